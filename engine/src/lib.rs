@@ -1,0 +1,18 @@
+//! Model execution over a paged KV cache that can be shipped while it is being written.
+//!
+//! Two things live here: the [`Executor`] trait with its implementations, and the paged cache they write
+//! ([`KvMemory`], the block pool and the prefix cache). The engine knows neither services nor conductor nor the wire.
+//!
+//! Laws:
+//! - **Deterministic**: within one numerics id the same tokens give the same KV bytes and the same logits, whatever the
+//!   chunking, the prefix hits or the other sequences of the batch. Token identity is therefore a test.
+//! - A block that is lent, being written or quarantined is never handed out again.
+//!
+//! Map: [`executor`] the trait · [`memory`] the bytes of the pool · [`sampling`] logits to tokens.
+
+pub mod executor;
+pub mod memory;
+pub mod sampling;
+
+pub use executor::{Chunk, ExecError, Executor, Logits, ModelSpec};
+pub use memory::{Backing, BlockId, HeapBacking, KvMemory};

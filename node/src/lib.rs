@@ -1,0 +1,1 @@
+//! What a prefill and a decode node share.

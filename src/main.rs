@@ -1,0 +1,3 @@
+//! The one binary: subcommands only.
+
+fn main() {}

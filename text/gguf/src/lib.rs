@@ -1,0 +1,1 @@
+//! A checked reader for GGUF files.

@@ -1,0 +1,3 @@
+//! Repository tasks: `cargo xtask verify NAME`, `cargo xtask tidy`.
+
+fn main() {}
