@@ -4,6 +4,7 @@
 //! is filled only in part is valid in a strided pattern: the first tokens of every plane.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// Element type of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,6 +67,9 @@ pub enum FormatError {
         /// Largest accepted value.
         max: u32,
     },
+    /// A string that is not a format's canonical form.
+    #[error("`{0}` is not a KV format; one looks like lkhtd/layers=30/kv_heads=3/head_dim=64/block=16/f16")]
+    Malformed(String),
 }
 
 impl KvFormat {
@@ -161,6 +165,36 @@ impl fmt::Display for KvFormat {
     }
 }
 
+/// Reads the canonical string that `Display` writes, and nothing else.
+impl FromStr for KvFormat {
+    type Err = FormatError;
+
+    fn from_str(text: &str) -> Result<Self, FormatError> {
+        let malformed = || FormatError::Malformed(text.chars().take(120).collect());
+        let mut parts = text.split('/');
+        if parts.next() != Some("lkhtd") {
+            return Err(malformed());
+        }
+        let mut number = |name: &str| {
+            let part = parts.next()?.strip_prefix(name)?.strip_prefix('=')?;
+            part.parse::<u32>().ok()
+        };
+        let layers = number("layers").ok_or_else(malformed)?;
+        let kv_heads = number("kv_heads").ok_or_else(malformed)?;
+        let head_dim = number("head_dim").ok_or_else(malformed)?;
+        let block_tokens = number("block").ok_or_else(malformed)?;
+        let dtype = match (parts.next(), parts.next()) {
+            (Some("f16"), None) => DType::F16,
+            (Some("f32"), None) => DType::F32,
+            _ => return Err(malformed()),
+        };
+        let format = Self { layers, kv_heads, head_dim, block_tokens, dtype };
+        format.validate()?;
+        // Other spellings of the same numbers ("016", "+3") would be other namespaces.
+        if format.to_string() == text { Ok(format) } else { Err(malformed()) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,5 +241,23 @@ mod tests {
         let huge = KvFormat { block_tokens: u32::MAX, ..SMOL };
         assert!(matches!(huge.validate(), Err(FormatError::OutOfRange { field: "block_tokens", .. })));
         assert_eq!(SMOL.validate(), Ok(()));
+    }
+
+    #[test]
+    fn the_canonical_string_is_read_back_and_nothing_else_is() {
+        assert_eq!(SMOL.to_string().parse(), Ok(SMOL));
+        let canonical = SMOL.to_string();
+        for hostile in [
+            "",
+            "lkhtd",
+            "lkhtd/layers=30",
+            &canonical[1..],
+            &format!("{canonical}/"),
+            &canonical.replace("=16", "=016"),
+        ] {
+            assert!(matches!(hostile.parse::<KvFormat>(), Err(FormatError::Malformed(_))), "{hostile:?}");
+        }
+        let zero = canonical.replace("layers=30", "layers=0").parse::<KvFormat>();
+        assert!(matches!(zero, Err(FormatError::OutOfRange { field: "layers", .. })));
     }
 }
