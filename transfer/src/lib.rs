@@ -1,1 +1,3 @@
 //! The transfer engine.
+
+pub mod plan;
