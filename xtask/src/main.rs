@@ -1,3 +1,48 @@
-//! Repository tasks: `cargo xtask verify NAME`, `cargo xtask tidy`.
+//! Repository tasks.
+//!
+//! `cargo xtask verify NAME` runs one promise of docs/verification.md as a suite; `cargo xtask tidy` checks the
+//! repository itself; `cargo xtask test` is what a newcomer and CI run.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod run;
+mod test;
+mod tidy;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks of the kvrail repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", about)]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Fetches the test model and runs all tests.
+    Test,
+    /// Runs the suite of one promise. Example: cargo xtask verify identity --tier quick
+    Verify(verify::Args),
+    /// Checks the repository itself: file lengths, crate heads, stray names.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().task {
+        Task::Test => test::run(),
+        Task::Verify(args) => verify::run(&args),
+        Task::Tidy => tidy::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

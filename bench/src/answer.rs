@@ -1,0 +1,228 @@
+//! One answer of an endpoint, token by token, with when each part came: what the suites compare and the benches time.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, ClientError};
+
+/// A request in the form the suites use.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Text of the prompt.
+    pub prompt: String,
+    /// Through `/v1/chat/completions` rather than `/v1/completions`.
+    pub chat: bool,
+    /// Output tokens at most.
+    pub max_tokens: u32,
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// Seed of the sampling.
+    pub seed: u64,
+    /// Go on past the model's own end.
+    pub ignore_eos: bool,
+}
+
+impl Ask {
+    /// A greedy chat question.
+    #[must_use]
+    pub fn chat(prompt: impl Into<String>, max_tokens: u32) -> Self {
+        Self { prompt: prompt.into(), chat: true, max_tokens, temperature: 0.0, seed: 1, ignore_eos: false }
+    }
+
+    /// A greedy continuation of plain text.
+    #[must_use]
+    pub fn plain(prompt: impl Into<String>, max_tokens: u32) -> Self {
+        Self { chat: false, ..Self::chat(prompt, max_tokens) }
+    }
+
+    fn path(&self) -> &'static str {
+        if self.chat { "/v1/chat/completions" } else { "/v1/completions" }
+    }
+
+    /// The JSON body of the call.
+    #[must_use]
+    pub fn body(&self, model: &str, stream: bool) -> Value {
+        let mut body = json!({
+            "model": model,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "ignore_eos": self.ignore_eos,
+            "stream": stream,
+        });
+        if stream {
+            body["stream_options"] = json!({ "include_usage": true });
+        }
+        if self.chat {
+            body["messages"] = json!([{ "role": "user", "content": self.prompt }]);
+            body["logprobs"] = json!(true);
+            body["top_logprobs"] = json!(2);
+        } else {
+            body["prompt"] = json!(self.prompt);
+            body["logprobs"] = json!(2);
+        }
+        body
+    }
+}
+
+/// One output token as the endpoint told it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnswerToken {
+    /// Its text (or bytes) as reported with its logprob.
+    pub token: String,
+    /// Its log-probability.
+    pub logprob: f64,
+    /// The log-probability of the best alternatives, best first.
+    pub top: Vec<f64>,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The text.
+    pub text: String,
+    /// The tokens.
+    pub tokens: Vec<AnswerToken>,
+    /// `stop` or `length`.
+    pub finish_reason: String,
+    /// The usage object.
+    pub usage: Value,
+    /// From sending the request to the first token.
+    pub ttft: Duration,
+    /// When each event with a token came, from sending the request.
+    pub arrivals: Vec<Duration>,
+}
+
+impl Answer {
+    /// Mean time an output token after the first, if there are at least two.
+    #[must_use]
+    pub fn tpot(&self) -> Option<Duration> {
+        let last = *self.arrivals.last()?;
+        let gaps = u32::try_from(self.tokens.len()).ok()?.checked_sub(1)?;
+        (gaps > 0).then(|| (last - self.ttft) / gaps)
+    }
+
+    /// Whether two answers are the same: text, tokens, finish reason, and logprobs to `tolerance`.
+    ///
+    /// # Errors
+    /// Says where they part.
+    pub fn same_as(&self, other: &Self, tolerance: f64) -> Result<(), String> {
+        for (i, (a, b)) in self.tokens.iter().zip(&other.tokens).enumerate() {
+            if a.token != b.token {
+                return Err(format!("token {i} is {:?}, expected {:?}", a.token, b.token));
+            }
+            if (a.logprob - b.logprob).abs() > tolerance {
+                return Err(format!("logprob of token {i} is {}, expected {}", a.logprob, b.logprob));
+            }
+        }
+        if self.tokens.len() != other.tokens.len() {
+            return Err(format!("{} tokens, expected {}", self.tokens.len(), other.tokens.len()));
+        }
+        if self.text != other.text {
+            return Err(format!("text {:?}, expected {:?}", self.text, other.text));
+        }
+        if self.finish_reason != other.finish_reason {
+            return Err(format!("finish_reason {}, expected {}", self.finish_reason, other.finish_reason));
+        }
+        Ok(())
+    }
+}
+
+/// Asks and reads the whole stream.
+///
+/// # Errors
+/// [`ClientError`]; a stream without finish reason or usage is malformed.
+pub async fn ask(client: &Client, model: &str, ask: &Ask) -> Result<Answer, ClientError> {
+    let mut collector = Collector::default();
+    let mut stream = client.stream(ask.path(), &ask.body(model, true)).await?;
+    let sent = stream.sent;
+    while let Some(event) = stream.next().await? {
+        collector.take(&event, ask.chat, sent.elapsed());
+    }
+    collector.finish(sent)
+}
+
+/// Gathers the events of one stream; also of use to a suite that breaks the stream half-way.
+#[derive(Debug, Default)]
+pub struct Collector {
+    /// Text so far.
+    pub text: String,
+    /// Tokens so far.
+    pub tokens: Vec<AnswerToken>,
+    arrivals: Vec<Duration>,
+    finish_reason: Option<String>,
+    usage: Option<Value>,
+}
+
+impl Collector {
+    /// Takes one event.
+    pub fn take(&mut self, event: &Value, chat: bool, at: Duration) {
+        if let Some(usage) = event.get("usage").filter(|u| u.is_object()) {
+            self.usage = Some(usage.clone());
+        }
+        let Some(choice) = event.pointer("/choices/0") else { return };
+        let text = if chat { choice.pointer("/delta/content") } else { choice.get("text") };
+        self.text.push_str(text.and_then(Value::as_str).unwrap_or_default());
+        let before = self.tokens.len();
+        if chat {
+            self.take_chat_logprobs(choice)
+        } else {
+            self.take_plain_logprobs(choice)
+        }
+        if self.tokens.len() > before {
+            self.arrivals.push(at);
+        }
+        if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
+            self.finish_reason = Some(reason.to_owned());
+        }
+    }
+
+    fn take_chat_logprobs(&mut self, choice: &Value) {
+        for entry in choice.pointer("/logprobs/content").and_then(Value::as_array).into_iter().flatten() {
+            let top = entry.get("top_logprobs").and_then(Value::as_array);
+            self.tokens.push(AnswerToken {
+                token: entry["bytes"].to_string() + entry["token"].as_str().unwrap_or_default(),
+                logprob: entry["logprob"].as_f64().unwrap_or(f64::NAN),
+                top: top.into_iter().flatten().filter_map(|t| t["logprob"].as_f64()).collect(),
+            });
+        }
+    }
+
+    fn take_plain_logprobs(&mut self, choice: &Value) {
+        let Some(logprobs) = choice.get("logprobs").filter(|l| l.is_object()) else { return };
+        let tokens = logprobs["tokens"].as_array().into_iter().flatten();
+        let values = logprobs["token_logprobs"].as_array().into_iter().flatten();
+        let mut tops = logprobs["top_logprobs"].as_array().into_iter().flatten();
+        for (token, value) in tokens.zip(values) {
+            let mut top: Vec<f64> = tops
+                .next()
+                .and_then(Value::as_object)
+                .map(|o| o.values().filter_map(Value::as_f64).collect())
+                .unwrap_or_default();
+            top.sort_by(|a, b| b.total_cmp(a));
+            self.tokens.push(AnswerToken {
+                token: token.as_str().unwrap_or_default().to_owned(),
+                logprob: value.as_f64().unwrap_or(f64::NAN),
+                top,
+            });
+        }
+    }
+
+    /// The whole answer.
+    ///
+    /// # Errors
+    /// If the finish reason or the usage is missing, or usage and tokens disagree.
+    pub fn finish(self, sent: Instant) -> Result<Answer, ClientError> {
+        let malformed = |what: &str| ClientError::Malformed(what.to_owned());
+        let finish_reason = self.finish_reason.ok_or_else(|| malformed("a stream without finish_reason"))?;
+        let usage = self.usage.ok_or_else(|| malformed("a stream without usage"))?;
+        let told = usage["completion_tokens"].as_u64();
+        if told != Some(self.tokens.len() as u64) {
+            let what = format!("usage says {told:?} tokens, the stream had {}", self.tokens.len());
+            return Err(ClientError::Malformed(what));
+        }
+        let ttft = self.arrivals.first().copied().unwrap_or_else(|| sent.elapsed());
+        Ok(Answer { text: self.text, tokens: self.tokens, finish_reason, usage, ttft, arrivals: self.arrivals })
+    }
+}

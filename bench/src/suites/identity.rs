@@ -1,0 +1,138 @@
+//! Token identity: what comes out of separate prefill and decode processes is what one process alone would have said.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::Semaphore;
+
+use super::{Findings, Setting, Tier};
+use crate::answer::{Answer, Ask, ask};
+use crate::client::Client;
+use crate::cluster::{Cluster, Plan};
+use crate::prompts::{Shape, prompts};
+
+/// Requests in flight at a time.
+const CONCURRENCY: usize = 16;
+/// Largest difference of two logprobs that are called equal.
+const LOGPROB_TOLERANCE: f64 = 1e-4;
+
+/// Runs the suite on the mock executor and, where it is here, on the real model.
+pub async fn run(setting: &Setting) -> Findings {
+    let mut findings = Findings::default();
+    let (mock, real) = match setting.tier {
+        Tier::Quick => (2_000, Shape { count: 20, words: (1, 250), long: 1, max_tokens: 8 }),
+        Tier::Full => (2_000, Shape { count: 200, words: (1, 2_200), long: 5, max_tokens: 32 }),
+    };
+    let shape = Shape { count: mock, words: (1, 60), long: 20, max_tokens: 16 };
+    compare(&mut findings, setting, "mock", "mock", &shape).await;
+    match &setting.model {
+        Some(model) => compare(&mut findings, setting, "real", &model.display().to_string(), &real).await,
+        None => findings.figure("real model", "not on this machine: `kvrail model pull` fetches it"),
+    }
+    findings
+}
+
+async fn compare(findings: &mut Findings, setting: &Setting, name: &str, model: &str, shape: &Shape) {
+    let asks = Arc::new(prompts(shape, setting.seed));
+    let alone = Plan::new(&setting.binary, model, 0, 1, "tcp");
+    let expected = match pass(&alone, &asks, 1).await {
+        Ok(mut passes) => passes.remove(0),
+        Err(e) => return findings.failure(format!("{name}: colocated run: {e}")),
+    };
+    let tokens: usize = expected.iter().map(|a| a.tokens.len()).sum();
+    findings.figure(
+        format!("{name}: colocated"),
+        format!("{} answers, {} prompt tokens, {tokens} output tokens", expected.len(), prompt_tokens(&expected)),
+    );
+    for transport in ["tcp", "shm"] {
+        let started = Instant::now();
+        let plan = Plan::new(&setting.binary, model, 2, 2, transport);
+        match pass(&plan, &asks, 2).await {
+            Err(e) => findings.failure(format!("{name} over {transport}: {e}")),
+            Ok(passes) => {
+                for (cache, answers) in ["cold", "warm"].iter().zip(&passes) {
+                    let differing =
+                        differences(findings, &expected, answers, &format!("{name} over {transport}, {cache}"));
+                    let equal = answers.len() - differing;
+                    findings.figure(
+                        format!("{name} over {transport}, cache {cache}"),
+                        format!("{equal} of {} answers equal, {} cached tokens", answers.len(), cached(answers)),
+                    );
+                }
+                findings
+                    .check(cached(&passes[1]) > 0, format!("{name} over {transport}: the warm pass reused nothing"));
+                findings
+                    .figure(format!("{name} over {transport}"), format!("{:.1} s", started.elapsed().as_secs_f64()));
+            }
+        }
+    }
+}
+
+fn prompt_tokens(answers: &[Answer]) -> u64 {
+    answers.iter().filter_map(|a| a.usage["prompt_tokens"].as_u64()).sum()
+}
+
+fn cached(answers: &[Answer]) -> u64 {
+    answers.iter().filter_map(|a| a.usage.pointer("/prompt_tokens_details/cached_tokens")?.as_u64()).sum()
+}
+
+/// Counts the answers that differ; the first few are told in full.
+fn differences(findings: &mut Findings, expected: &[Answer], answers: &[Answer], label: &str) -> usize {
+    let mut differing = 0;
+    for (i, (answer, expected)) in answers.iter().zip(expected).enumerate() {
+        if let Err(why) = answer.same_as(expected, LOGPROB_TOLERANCE) {
+            differing += 1;
+            if differing <= 3 {
+                findings.failure(format!("{label}: answer {i}: {why}"));
+            }
+        }
+    }
+    if differing > 3 {
+        findings.failure(format!("{label}: and {} answers more", differing - 3));
+    }
+    differing
+}
+
+/// Starts a cluster and asks everything `times` times over; every pass in the order of the prompts.
+async fn pass(plan: &Plan, asks: &Arc<Vec<Ask>>, times: usize) -> Result<Vec<Vec<Answer>>, String> {
+    let cluster = Cluster::start(plan).await.map_err(|e| e.to_string())?;
+    let model = cluster.model().await.map_err(|e| e.to_string())?;
+    let mut passes = Vec::new();
+    for _ in 0..times {
+        let answers = ask_all(&cluster.client(), &model, asks).await.map_err(|e| format!("{e}\n{}", cluster.logs()))?;
+        passes.push(answers);
+    }
+    if plan.prefill > 0 {
+        moved_kv(&cluster).await?;
+    }
+    let bad = cluster.drain();
+    if bad.is_empty() { Ok(passes) } else { Err(format!("did not drain cleanly: {}", bad.join("; "))) }
+}
+
+/// A comparison proves nothing if every prompt was computed where it was decoded.
+async fn moved_kv(cluster: &Cluster) -> Result<(), String> {
+    let mut moved = 0;
+    for node in &cluster.decode {
+        moved += cluster.status(node).await?["kv"]["payload_bytes"].as_u64().unwrap_or_default();
+    }
+    if moved == 0 { Err("no KV was moved: all prompts were computed on the decode nodes".into()) } else { Ok(()) }
+}
+
+async fn ask_all(client: &Client, model: &str, asks: &Arc<Vec<Ask>>) -> Result<Vec<Answer>, String> {
+    let permits = Arc::new(Semaphore::new(CONCURRENCY));
+    let mut running = Vec::new();
+    for index in 0..asks.len() {
+        let permit = Arc::clone(&permits).acquire_owned().await.map_err(|e| e.to_string())?;
+        let (client, model, asks) = (client.clone(), model.to_owned(), Arc::clone(asks));
+        running.push(tokio::spawn(async move {
+            let answer = ask(&client, &model, &asks[index]).await;
+            drop(permit);
+            answer.map_err(|e| format!("answer {index}: {e}"))
+        }));
+    }
+    let mut answers = Vec::new();
+    for task in running {
+        answers.push(task.await.map_err(|e| e.to_string())??);
+    }
+    Ok(answers)
+}

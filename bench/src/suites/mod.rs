@@ -1,0 +1,107 @@
+//! The promises of kvrail as suites: each prints its figures and closes with PASS or FAIL.
+
+pub mod identity;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+
+/// How much of a suite to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Seconds: what every change must pass.
+    Quick,
+    /// All of it, as promised in docs/verification.md.
+    Full,
+}
+
+/// What a suite runs against.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The `kvrail` binary.
+    pub binary: PathBuf,
+    /// The real model, if it is on this machine.
+    pub model: Option<PathBuf>,
+    /// How much to run.
+    pub tier: Tier,
+    /// Seed of every random choice of the suite.
+    pub seed: u64,
+    /// Root of the repository, for suites that look at it.
+    pub root: PathBuf,
+}
+
+/// A suite's future.
+pub type Running = Pin<Box<dyn Future<Output = Findings> + Send>>;
+
+/// A promise and what runs it.
+pub struct Suite {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// What it promises, in one line.
+    pub promise: &'static str,
+    /// Runs it.
+    pub run: fn(Setting) -> Running,
+}
+
+/// All suites.
+pub const ALL: &[Suite] = &[Suite {
+    name: "identity",
+    promise: "separate prefill and decode processes say, token for token, what one process alone says",
+    run: |setting| Box::pin(async move { identity::run(&setting).await }),
+}];
+
+/// No suite has that name.
+#[derive(Debug, thiserror::Error)]
+#[error("no suite is called `{name}`; there are: {known}")]
+pub struct Unknown {
+    name: String,
+    known: String,
+}
+
+/// The suite of that name.
+///
+/// # Errors
+/// Names the ones that exist.
+pub fn find(name: &str) -> Result<&'static Suite, Unknown> {
+    ALL.iter()
+        .find(|suite| suite.name == name)
+        .ok_or_else(|| Unknown { name: name.into(), known: ALL.iter().map(|s| s.name).collect::<Vec<_>>().join(", ") })
+}
+
+/// What a suite found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Figures, in order: name, value with unit.
+    pub figures: Vec<(String, String)>,
+    /// What did not hold. Empty means PASS.
+    pub failures: Vec<String>,
+}
+
+impl Findings {
+    /// Notes a figure, and prints it at once: suites take minutes.
+    pub fn figure(&mut self, name: impl Into<String>, value: impl std::fmt::Display) {
+        let (name, value) = (name.into(), value.to_string());
+        println!("  {name}: {value}");
+        self.figures.push((name, value));
+    }
+
+    /// Notes what did not hold, and prints it.
+    pub fn failure(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        println!("  FAILED: {what}");
+        self.failures.push(what);
+    }
+
+    /// Notes a failure unless `holds`.
+    pub fn check(&mut self, holds: bool, what: impl Into<String>) {
+        if !holds {
+            self.failure(what);
+        }
+    }
+
+    /// Whether everything held and anything was looked at.
+    #[must_use]
+    pub fn pass(&self) -> bool {
+        self.failures.is_empty() && !self.figures.is_empty()
+    }
+}
