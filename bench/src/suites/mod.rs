@@ -1,5 +1,7 @@
 //! The promises of kvrail as suites: each prints its figures and closes with PASS or FAIL.
 
+pub mod bad_input;
+pub mod faults;
 pub mod identity;
 
 use std::future::Future;
@@ -44,11 +46,23 @@ pub struct Suite {
 }
 
 /// All suites.
-pub const ALL: &[Suite] = &[Suite {
-    name: "identity",
-    promise: "separate prefill and decode processes say, token for token, what one process alone says",
-    run: |setting| Box::pin(async move { identity::run(&setting).await }),
-}];
+pub const ALL: &[Suite] = &[
+    Suite {
+        name: "identity",
+        promise: "separate prefill and decode processes say, token for token, what one process alone says",
+        run: |setting| Box::pin(async move { identity::run(&setting).await }),
+    },
+    Suite {
+        name: "faults",
+        promise: "whatever dies under load: no wrong, lost or repeated token, no hang, no leak, survivors serve",
+        run: |setting| Box::pin(async move { faults::run(&setting).await }),
+    },
+    Suite {
+        name: "bad-input",
+        promise: "bad input at the endpoint, the flags and the wire gets a clear typed error, and the server still answers",
+        run: |setting| Box::pin(async move { bad_input::run(&setting).await }),
+    },
+];
 
 /// No suite has that name.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,47 @@
+//! Bad input: at the endpoint, at flags and configuration, and at the wire. A clear typed error each, no panic, and the
+//! server still answers.
+
+mod endpoint;
+mod settings;
+mod wire;
+
+use super::{Findings, Setting};
+use crate::answer::{Ask, ask};
+use crate::cluster::{Cluster, Plan};
+
+/// Runs all three tables against real processes.
+pub async fn run(setting: &Setting) -> Findings {
+    let mut findings = Findings::default();
+    settings::run(setting, &mut findings);
+    let mut plan = Plan::new(&setting.binary, "mock", 1, 1, "tcp");
+    plan.gateway_args = vec!["--body-timeout-ms".into(), "1500".into()];
+    let cluster = match Cluster::start(&plan).await {
+        Ok(cluster) => cluster,
+        Err(e) => {
+            findings.failure(e.to_string());
+            return findings;
+        }
+    };
+    if let Err(e) = all_at_a_cluster(&cluster, &mut findings).await {
+        findings.failure(e);
+    }
+    let logs = cluster.logs();
+    findings.check(!logs.contains("panicked at"), format!("a process panicked:\n{logs}"));
+    let bad = cluster.drain();
+    findings.check(bad.is_empty(), format!("did not drain cleanly: {}", bad.join("; ")));
+    findings
+}
+
+async fn all_at_a_cluster(cluster: &Cluster, findings: &mut Findings) -> Result<(), String> {
+    let model = cluster.model().await.map_err(|e| e.to_string())?;
+    endpoint::run(cluster, &model, findings).await;
+    still_answers(cluster, &model, "the endpoint's cases").await?;
+    wire::run(cluster, findings).await;
+    still_answers(cluster, &model, "the wire's cases").await
+}
+
+async fn still_answers(cluster: &Cluster, model: &str, after: &str) -> Result<(), String> {
+    let question = Ask::plain("does it still answer?", 4);
+    let answer = ask(&cluster.client(), model, &question).await;
+    answer.map(drop).map_err(|e| format!("after {after} the server does not answer: {e}\n{}", cluster.logs()))
+}
