@@ -1,0 +1,52 @@
+//! What an engine is started with.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::transport::TransportKind;
+
+/// Settings of an [`Engine`](crate::Engine). Mechanism only: no environment is read.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Where peers connect to; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// What may be used; shared memory goes before TCP where both can reach the memory.
+    pub transports: Vec<TransportKind>,
+    /// Streams of each transport to a peer.
+    pub streams_per_peer: u8,
+    /// Threads that move bytes; stream `i` belongs to thread `i mod workers`.
+    pub workers: usize,
+    /// CRC32 over each slice unless a transfer says otherwise.
+    pub checksum: bool,
+    /// How often each side says that it lives.
+    pub heartbeat: Duration,
+    /// Silence after which a peer counts as dead.
+    pub peer_timeout: Duration,
+    /// Bound of a connection's handshake.
+    pub connect_timeout: Duration,
+    /// Sessions at most.
+    pub peers_max: usize,
+    /// Leases at most, those that wait for their fence included.
+    pub leases_max: usize,
+    /// Notifications that wait to be received, at most.
+    pub notifications_max: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            transports: vec![TransportKind::Shm, TransportKind::Tcp],
+            streams_per_peer: 2,
+            workers: cores.clamp(1, 2),
+            checksum: false,
+            heartbeat: Duration::from_millis(500),
+            peer_timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(5),
+            peers_max: 1024,
+            leases_max: 65_536,
+            notifications_max: 1024,
+        }
+    }
+}

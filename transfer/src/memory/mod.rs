@@ -1,0 +1,146 @@
+//! Registered memory: regions that the engine may read and write for its peers.
+//!
+//! A [`Region`] is a reference-counted mapping. Everything that may still touch its bytes (a transfer in flight, a lease
+//! that is not fenced yet, a peer's mapping table) holds a clone, so the mapping cannot go away under it, whatever its
+//! owner drops.
+//!
+//! # Ownership of the bytes
+//! The bytes of a region are shared with other threads and, for [`MemoryKind::Shared`], with other processes. The engine
+//! never makes a `&[u8]` or `&mut [u8]` over them: system calls and raw copies move them. Who may read and write which
+//! range at what time is decided by leases (remote side) and by transfers that are not quiesced (local side); a caller
+//! that touches a lent range gets undefined *contents*, never undefined behaviour of the engine.
+
+mod mapping;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+pub(crate) use mapping::{Mapping, copy};
+
+/// Where a region's bytes lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemoryKind {
+    /// A sealed memfd: a peer on the same host can map it read-only and copy from it.
+    Shared,
+    /// Anonymous memory, private to this process.
+    Host,
+}
+
+/// Why memory could not be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// A region of no bytes, or of more than the address space.
+    #[error("a region of {0} bytes cannot be made")]
+    Length(usize),
+    /// The operating system refused.
+    #[error("{what} of {len} bytes failed")]
+    Os {
+        /// The call that failed.
+        what: &'static str,
+        /// Bytes asked for.
+        len: usize,
+        /// Its error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A peer's file lacks the seals that keep it from shrinking under us.
+    #[error("the shared file is not sealed against resizing")]
+    NotSealed,
+}
+
+/// Registered memory. Clones share it; the last one unmaps it.
+///
+/// The mapping is zeroed, starts on a 2 MiB boundary and asks for huge pages.
+#[derive(Clone)]
+pub struct Region(Arc<Inner>);
+
+struct Inner {
+    id: u64,
+    kind: MemoryKind,
+    mapping: Mapping,
+}
+
+impl Region {
+    /// Maps `len` zeroed bytes.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when the length is zero or the system refuses.
+    pub(crate) fn allocate(len: usize, kind: MemoryKind) -> Result<Self, MemoryError> {
+        // Ids are unique in the process, not only in an engine, so that a region handed to a wrong engine is noticed.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let mapping = match kind {
+            MemoryKind::Shared => Mapping::memfd(len)?,
+            MemoryKind::Host => Mapping::anonymous(len)?,
+        };
+        Ok(Self(Arc::new(Inner { id: NEXT.fetch_add(1, Ordering::Relaxed), kind, mapping })))
+    }
+
+    /// Number of the region, unique in this process.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// What kind of memory it is.
+    #[must_use]
+    pub fn kind(&self) -> MemoryKind {
+        self.0.kind
+    }
+
+    /// First byte; 2 MiB aligned, valid for [`len`](Self::len) bytes as long as a clone lives.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.mapping.base()
+    }
+
+    /// Length in bytes, as asked for.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.mapping.len()
+    }
+
+    /// Never: a region has at least a byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `to.len()` bytes out of the region.
+    ///
+    /// # Panics
+    /// If the range passes the end.
+    pub fn read(&self, offset: u64, to: &mut [u8]) {
+        let from = self.0.mapping.at(offset, to.len() as u64).expect("range inside the region");
+        // SAFETY: `at` proved the source range; the destination is an exclusive slice, so it cannot overlap a mapping
+        // that is never lent out as a slice.
+        unsafe { copy(from, to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies `from` into the region.
+    ///
+    /// # Panics
+    /// If the range passes the end.
+    pub fn write(&self, offset: u64, from: &[u8]) {
+        let to = self.0.mapping.at(offset, from.len() as u64).expect("range inside the region");
+        // SAFETY: as in `read`, with the roles exchanged.
+        unsafe { copy(from.as_ptr(), to, from.len()) }
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.0.mapping
+    }
+
+    /// Read-only handle of the memfd, to be passed to a peer.
+    pub(crate) fn share(&self) -> Option<BorrowedFd<'_>> {
+        self.0.mapping.share().map(AsFd::as_fd)
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Region").field("id", &self.id()).field("kind", &self.kind()).field("len", &self.len()).finish()
+    }
+}
