@@ -1,8 +1,12 @@
 //! The promises of kvrail as suites: each prints its figures and closes with PASS or FAIL.
 
 pub mod bad_input;
+pub mod doctor;
 pub mod faults;
+pub mod fresh;
+pub mod house;
 pub mod identity;
+pub mod kv_moves;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -48,9 +52,19 @@ pub struct Suite {
 /// All suites.
 pub const ALL: &[Suite] = &[
     Suite {
+        name: "fresh",
+        promise: "a fresh clone answers a question with the README's first command and passes all tests with the second",
+        run: |setting| Box::pin(async move { fresh::run(&setting).await }),
+    },
+    Suite {
         name: "identity",
         promise: "separate prefill and decode processes say, token for token, what one process alone says",
         run: |setting| Box::pin(async move { identity::run(&setting).await }),
+    },
+    Suite {
+        name: "kv-moves",
+        promise: "a wrong byte of a moved block changes the answer, the checksum catches it, and /status counts the bytes",
+        run: |setting| Box::pin(async move { kv_moves::run(&setting).await }),
     },
     Suite {
         name: "faults",
@@ -61,6 +75,16 @@ pub const ALL: &[Suite] = &[
         name: "bad-input",
         promise: "bad input at the endpoint, the flags and the wire gets a clear typed error, and the server still answers",
         run: |setting| Box::pin(async move { bad_input::run(&setting).await }),
+    },
+    Suite {
+        name: "doctor",
+        promise: "doctor says what this machine has and lacks, and the binary starts where there is nothing but libc",
+        run: |setting| Box::pin(async move { doctor::run(&setting).await }),
+    },
+    Suite {
+        name: "house",
+        promise: "the map is true, every crate says what it is for, and CI passes on a clean clone",
+        run: |setting| Box::pin(async move { house::run(&setting).await }),
     },
 ];
 
