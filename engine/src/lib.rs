@@ -14,7 +14,9 @@
 pub mod cache;
 pub mod executor;
 pub mod memory;
+pub mod mock;
 pub mod sampling;
+pub mod testing;
 
 pub use executor::{Chunk, ExecError, Executor, Logits, ModelSpec};
 pub use memory::{Backing, BlockId, HeapBacking, KvMemory};
