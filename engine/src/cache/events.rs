@@ -29,11 +29,12 @@ impl EventLog {
         if !self.count() {
             return;
         }
-        if let Some(KvEvent::Stored { blocks, .. }) = self.events.last_mut() {
-            if parent.is_some() && parent == blocks.last().copied() {
-                blocks.push(block);
-                return;
-            }
+        if let Some(KvEvent::Stored { blocks, .. }) = self.events.last_mut()
+            && parent.is_some()
+            && parent == blocks.last().copied()
+        {
+            blocks.push(block);
+            return;
         }
         self.events.push(KvEvent::Stored { parent, blocks: vec![block], tier: Tier::Device });
     }

@@ -247,6 +247,22 @@ impl BlockCache {
         Ok(Reservation { left: count })
     }
 
+    /// Admits a sequence of `blocks` blocks in all: pins what is here of `chain` and promises the rest, or does neither.
+    ///
+    /// # Errors
+    /// [`CacheError::NoCapacity`] if the rest cannot be promised; nothing stays pinned.
+    pub fn admit(&mut self, chain: &[BlockKey], blocks: u32) -> Result<(Vec<BlockId>, Reservation), CacheError> {
+        let wanted = chain.len().min(blocks as usize);
+        let pinned = self.lookup(&chain[..wanted]);
+        match self.reserve(blocks - pinned.len() as u32) {
+            Ok(promised) => Ok((pinned, promised)),
+            Err(refused) => {
+                pinned.into_iter().for_each(|block| self.unpin(block));
+                Err(refused)
+            }
+        }
+    }
+
     /// Gives back what a reservation has left.
     pub fn cancel(&mut self, reservation: Reservation) {
         self.counters.reserved -= reservation.left;

@@ -87,6 +87,24 @@ fn a_lookup_never_takes_what_is_promised() {
 }
 
 #[test]
+fn admission_is_all_or_nothing() {
+    let mut cache = BlockCache::new(4);
+    let keys = chain(&[1, 2, 3, 4]);
+    let table = hold(&mut cache, &keys);
+    release_all(&mut cache, &table);
+    let before = cache.counters();
+    assert_eq!(cache.admit(&keys, 5), Err(CacheError::NoCapacity { wanted: 3, available: 2, total: 4 }));
+    assert_eq!(cache.counters(), before);
+    let (pinned, promised) = cache.admit(&keys, 4).unwrap();
+    assert_eq!((pinned, promised.left()), (table.clone(), 2));
+    cache.cancel(promised);
+    release_all(&mut cache, &table);
+    let (pinned, promised) = cache.admit(&keys, 1).unwrap();
+    assert_eq!((pinned, promised.left()), (table[..1].to_vec(), 0), "no more than the sequence has");
+    cache.cancel(promised);
+}
+
+#[test]
 fn the_second_of_two_equal_blocks_stays_private_and_its_child_is_found() {
     let mut cache = BlockCache::new(4);
     let keys = chain(&[1, 2, 3, 4]);
@@ -311,15 +329,16 @@ fn run(pool: u32, actions: Vec<Action>) {
             Action::Begin { prompt, extra } if requests.len() < 8 => {
                 let keys = prompts[prompt].clone();
                 let hint = cache.held(&keys);
-                let table = cache.lookup(&keys);
-                assert!(table.len() <= hint as usize);
-                let complete = table.len();
-                for key in &keys[..complete] {
+                let held = cache.stats().hits;
+                let admitted = cache.admit(&keys, keys.len() as u32 + extra);
+                let touched = (cache.stats().hits - held) as usize;
+                assert!(touched <= hint as usize);
+                for key in &keys[..touched] {
                     model.last_held.insert(key.hash.0, now);
                 }
-                match cache.reserve((keys.len() - complete) as u32 + extra) {
-                    Ok(promised) => requests.push(Request { keys, table, complete, linked: complete, promised }),
-                    Err(_) => release_all(&mut cache, &table),
+                if let Ok((table, promised)) = admitted {
+                    let complete = table.len();
+                    requests.push(Request { keys, table, complete, linked: complete, promised });
                 }
             }
             Action::Advance { request } if request < requests.len() => {

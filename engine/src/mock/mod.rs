@@ -7,68 +7,22 @@
 //! - The same invariances as a real executor: chunking, prefix hits and batches change nothing.
 //! - Time follows a [`StepModel`]; layers complete evenly spread over the step.
 //!
-//! Map: [`bytes`] the arithmetic · [`step`] the time.
+//! Map: [`options`] what it pretends to be · [`bytes`] the arithmetic · [`step`] the time.
 
 mod bytes;
+mod options;
 mod step;
 
 use std::time::Instant;
 
-use kvrail_kv::{DType, FormatError, KvFormat, TokenId};
+use kvrail_kv::TokenId;
 
 pub use bytes::MockKv;
+pub use options::{MockError, MockOptions};
 pub use step::{Gpu, StepLoad, StepModel};
 
 use crate::executor::{Chunk, ExecError, Executor, Logits, ModelSpec, check_batch};
 use crate::memory::KvMemory;
-
-/// What a mock pretends to be. `Default` is tiny and takes no time.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MockOptions {
-    /// Model name; part of what its bytes derive from.
-    pub name: String,
-    /// Vocabulary size.
-    pub vocab: u32,
-    /// Longest sequence.
-    pub context_tokens: u32,
-    /// Token ids that end an answer.
-    pub eos: Vec<TokenId>,
-    /// Shape of a block; a row must have at least 8 bytes.
-    pub format: KvFormat,
-    /// Time of a step.
-    pub step: StepModel,
-}
-
-impl Default for MockOptions {
-    /// 256 bytes and three special tokens, the last two of which end an answer: the vocabulary of the mock's text model.
-    fn default() -> Self {
-        Self {
-            name: "mock".into(),
-            vocab: 259,
-            context_tokens: 8192,
-            eos: vec![257, 258],
-            format: KvFormat { layers: 2, kv_heads: 1, head_dim: 8, block_tokens: 16, dtype: DType::F16 },
-            step: StepModel::Instant,
-        }
-    }
-}
-
-/// Options that no mock can be made of.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MockError {
-    /// The format is refused.
-    #[error(transparent)]
-    Format(#[from] FormatError),
-    /// A row is too short to hold the state.
-    #[error("a row of the format has {bytes} bytes; the mock needs at least 8")]
-    RowTooShort {
-        /// Bytes of a row.
-        bytes: u64,
-    },
-    /// Nothing could be answered.
-    #[error("vocabulary and context must not be empty")]
-    Empty,
-}
 
 /// The executor. See the [module](self).
 #[derive(Debug)]
@@ -84,13 +38,7 @@ impl MockExecutor {
     /// # Errors
     /// [`MockError`] if the options do not make a model.
     pub fn new(options: MockOptions) -> Result<Self, MockError> {
-        options.format.validate()?;
-        if options.format.row_bytes() < 8 {
-            return Err(MockError::RowTooShort { bytes: options.format.row_bytes() });
-        }
-        if options.vocab == 0 || options.context_tokens == 0 {
-            return Err(MockError::Empty);
-        }
+        options.validate()?;
         let spec = ModelSpec {
             digest: format!("mock:{}:{}", options.name, options.vocab),
             name: options.name,

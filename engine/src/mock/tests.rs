@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use kvrail_kv::{DType, KvFormat};
+
 use super::*;
 use crate::memory::BlockId;
 use crate::testing;
@@ -89,17 +91,4 @@ fn layers_complete_evenly_over_the_step() {
     executor.forward(&[chunk], &kv, &mut |_| at.push(started.elapsed())).unwrap();
     // Lower bounds only: a busy machine may be late, never early.
     assert!(at[0] >= Duration::from_millis(15) && at[1] >= Duration::from_millis(30), "{at:?}");
-}
-
-#[test]
-fn impossible_options_are_refused() {
-    let d = MockOptions::default;
-    let short = KvFormat { head_dim: 3, ..d().format };
-    assert_eq!(
-        MockExecutor::new(MockOptions { format: short, ..d() }).err(),
-        Some(MockError::RowTooShort { bytes: 6 })
-    );
-    assert_eq!(MockExecutor::new(MockOptions { vocab: 0, ..d() }).err(), Some(MockError::Empty));
-    let zero = KvFormat { layers: 0, ..d().format };
-    assert!(matches!(MockExecutor::new(MockOptions { format: zero, ..d() }), Err(MockError::Format(_))));
 }
