@@ -49,7 +49,6 @@ impl Strided {
     }
 
     /// Offset of run `index`. Only for descriptors that [`Op::check`] passed.
-    #[allow(dead_code, reason = "used by the piece iterator")]
     pub(crate) fn run(&self, index: u32) -> u64 {
         self.offset + self.stride * u64::from(index)
     }

@@ -53,8 +53,8 @@ macro_rules! slot_id {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name {
-            pub(crate) slot: u32,
-            pub(crate) generation: u32,
+            slot: u32,
+            generation: u32,
         }
 
         impl $name {
@@ -74,6 +74,18 @@ macro_rules! slot_id {
             #[must_use]
             pub fn from_bits(bits: u64) -> Self {
                 Self { slot: bits as u32, generation: (bits >> 32) as u32 }
+            }
+        }
+
+        impl super::slots::Key for $name {
+            fn new(slot: u32, generation: u32) -> Self {
+                Self { slot, generation }
+            }
+            fn slot(self) -> u32 {
+                self.slot
+            }
+            fn generation(self) -> u32 {
+                self.generation
             }
         }
     };

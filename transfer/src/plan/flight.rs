@@ -1,0 +1,303 @@
+//! What comes back: completions, faults, stalls, fences; and what follows from them for paths and transfers.
+
+use super::path::{Path, State};
+use super::planner::{Attempt, Planner, Timer};
+use super::retry::{Retry, avoids};
+use super::slice::{Fleet, delay_target};
+use super::{Action, Cause, Completion, Failure, Fate, Outcome, PathId, PathIx, PeerId, SliceId, Time};
+
+impl Planner {
+    /// Attempts ended. Order, batching and repetition do not matter.
+    pub fn handle_completions(&mut self, completions: &[Completion], now: Time) {
+        for completion in completions {
+            match completion.outcome {
+                Outcome::Landed => self.on_landed(completion.slice, now),
+                Outcome::Failed(cause, Fate::Settled) => self.on_settled(completion.slice, cause, now),
+                Outcome::Failed(cause, Fate::MayLand) => self.on_in_doubt(completion.slice, cause, now),
+            }
+        }
+    }
+
+    /// No slice of the path that has not been completed can touch memory any more. Unasked, it also says that the path broke.
+    pub fn handle_fenced(&mut self, id: PathId, now: Time) {
+        let Some(ix) = self.path_ix(id) else { return };
+        if self.paths.get(ix).is_some_and(Path::is_usable) {
+            self.trip(ix, Cause::PathFault, now);
+        }
+        while let Some(oldest) = self.paths.get(ix).and_then(|path| path.oldest) {
+            let Some(attempt) = self.take_attempt(oldest) else { break };
+            self.release(&attempt, now);
+        }
+        if self.paths.get(ix).is_some_and(|path| path.state == State::Fencing) {
+            self.rest(ix, now);
+        }
+        self.drop_if_over(ix, now);
+        self.forget_peer_if_over(id.peer);
+    }
+
+    fn on_landed(&mut self, slice: SliceId, now: Time) {
+        let Some(attempt) = self.take_attempt(slice) else { return };
+        if !attempt.abandoned {
+            self.learn(&attempt, now);
+            let path = self.paths.get(attempt.path).map(|path| path.id);
+            if let (Some(path), Some(transfer)) = (path, self.transfers.get_mut(attempt.transfer)) {
+                if !transfer.ended {
+                    transfer.on_landed(attempt.start, attempt.bytes, path, now);
+                }
+            }
+        }
+        self.release(&attempt, now);
+    }
+
+    fn on_settled(&mut self, slice: SliceId, cause: Cause, now: Time) {
+        let Some(attempt) = self.take_attempt(slice) else { return };
+        if !attempt.abandoned {
+            self.give_back(&attempt, cause, now);
+            let config = &self.config;
+            let refused = matches!(cause, Cause::Refused(_));
+            if let Some(path) = self.paths.get_mut(attempt.path) {
+                if refused {
+                    path.heard_at = now;
+                } else if path.is_usable() && path.on_failure(config, now) {
+                    self.trip(attempt.path, cause, now);
+                }
+            }
+        }
+        self.release(&attempt, now);
+        self.wake_waiting(attempt.path);
+    }
+
+    fn on_in_doubt(&mut self, slice: SliceId, cause: Cause, now: Time) {
+        let Some(path) = self.attempts.get(slice).map(|attempt| attempt.path) else { return };
+        self.abandon(slice, cause, now);
+        if self.paths.get(path).is_some_and(Path::is_usable) {
+            self.trip(path, cause, now);
+        }
+    }
+
+    /// Feeds the path's estimates, window and circuit.
+    fn learn(&mut self, attempt: &Attempt, now: Time) {
+        let Some(id) = self.paths.get(attempt.path).map(|path| path.id) else { return };
+        let fleet = self.fleet(id.peer);
+        let Some(path) = self.paths.get_mut(attempt.path) else { return };
+        let delay = path.rate.on_landed(&attempt.sent, attempt.bytes, now);
+        let target = delay_target(&self.config, path, &fleet);
+        let filled = path.in_flight_bytes + attempt.bytes >= path.window.bytes() / 2;
+        path.window.on_landed(attempt.bytes, delay, target, attempt.bytes, filled, now);
+        path.on_landed(now);
+        self.wake_waiting(attempt.path);
+    }
+
+    /// Something left a path: whoever waited for its window, or left the work to it, may look again.
+    fn wake_waiting(&mut self, ix: PathIx) {
+        let Some(path) = self.paths.get_mut(ix) else { return };
+        let Some(peer) = self.peers.get_mut(path.id.peer) else { return };
+        if peer.pending > 0 {
+            if std::mem::take(&mut path.blocked) {
+                self.wakes.insert(path.id.local);
+            }
+            self.wakes.0 |= std::mem::take(&mut peer.declined).0;
+        }
+    }
+
+    /// Opens a path's circuit; what was in flight on it goes elsewhere and its fence is asked for.
+    pub(super) fn trip(&mut self, ix: PathIx, cause: Cause, now: Time) {
+        let Some(path) = self.paths.get_mut(ix) else { return };
+        let (id, mut next) = (path.id, path.oldest);
+        if path.trip(&self.config, &mut self.rng, now) {
+            self.act(Action::Fence(id));
+        }
+        while let Some(slice) = next {
+            next = self.attempts.get(slice).and_then(|attempt| attempt.newer);
+            self.abandon(slice, cause, now);
+        }
+        self.arm_path(ix, now);
+        self.wake_peer(id.peer);
+    }
+
+    /// The path rests before it is opened again (not at all if its peer is gone).
+    pub(super) fn rest(&mut self, ix: PathIx, now: Time) {
+        if let Some(path) = self.paths.get_mut(ix) {
+            path.rest(&self.config, &mut self.rng, now);
+        }
+        self.arm_path(ix, now);
+    }
+
+    /// Gives an attempt's range to another one; the attempt itself stays until it completes or is fenced.
+    fn abandon(&mut self, slice: SliceId, cause: Cause, now: Time) {
+        let Some(attempt) = self.attempts.get_mut(slice).filter(|attempt| !attempt.abandoned) else { return };
+        attempt.abandoned = true;
+        let (id, path, start) = (attempt.transfer, attempt.path, attempt.start);
+        let (bytes, tries) = (attempt.bytes, attempt.attempt);
+        if let Some(transfer) = self.transfers.get_mut(id) {
+            transfer.live -= 1;
+            transfer.abandoned += 1;
+        }
+        self.requeue(
+            id,
+            path,
+            Retry { start, bytes, attempts: tries, cause, failed_on: self.path_id(path), not_before: now },
+            now,
+        );
+    }
+
+    fn give_back(&mut self, attempt: &Attempt, cause: Cause, now: Time) {
+        let failed_on = self.path_id(attempt.path);
+        let Attempt { start, bytes, attempt: attempts, .. } = *attempt;
+        self.requeue(
+            attempt.transfer,
+            attempt.path,
+            Retry { start, bytes, attempts, cause, failed_on, not_before: now },
+            now,
+        );
+    }
+
+    /// Queues a failed range again: at once where another path can take it, else after a wait; or ends its transfer.
+    fn requeue(&mut self, id: super::TransferId, path: PathIx, mut retry: Retry, now: Time) {
+        let Some(transfer) = self.transfers.get(id).filter(|transfer| !transfer.ended) else { return };
+        let peer = transfer.request.peer;
+        retry.attempts = retry.attempts.saturating_add(1);
+        if matches!(retry.cause, Cause::Refused(_)) || retry.attempts >= self.config.attempts_max {
+            let culprit = Some((retry.start, retry.bytes, retry.cause));
+            return self.fail(id, Failure::Fault(retry.cause), culprit, now);
+        }
+        let elsewhere = |ix: &&PathIx| {
+            **ix != path
+                && self.paths.get(**ix).is_some_and(|p| p.is_usable() && !avoids(retry.cause, &retry.failed_on, &p.id))
+        };
+        let alternative = self.peers.get(peer).is_some_and(|peer| peer.paths.iter().any(|ix| elsewhere(&ix)));
+        if !alternative {
+            retry.not_before = now + self.config.slice_backoff.wait(u32::from(retry.attempts) - 1, &mut self.rng);
+        }
+        let not_before = retry.not_before;
+        if let Some(transfer) = self.transfers.get_mut(id) {
+            transfer.retries.push_back(retry);
+            if not_before > now && transfer.retry_timer.is_none_or(|at| not_before < at) {
+                let old = transfer.retry_timer.replace(not_before);
+                if let Some(old) = old {
+                    self.disarm(old, Timer::Retry(id));
+                }
+                self.arm(not_before, Timer::Retry(id));
+            }
+        }
+        if let Some(known) = self.peers.get_mut(peer) {
+            known.pending += retry.bytes;
+        }
+        self.enqueue(id);
+        self.wake_peer(peer);
+    }
+
+    /// Takes an attempt out of the table and of its path's list.
+    fn take_attempt(&mut self, slice: SliceId) -> Option<Attempt> {
+        let attempt = self.attempts.remove(slice)?;
+        if let Some(older) = attempt.older.and_then(|older| self.attempts.get_mut(older)) {
+            older.newer = attempt.newer;
+        }
+        if let Some(newer) = attempt.newer.and_then(|newer| self.attempts.get_mut(newer)) {
+            newer.older = attempt.older;
+        }
+        let path = self.paths.get_mut(attempt.path)?;
+        if path.oldest == Some(slice) {
+            path.oldest = attempt.newer;
+        }
+        if path.newest == Some(slice) {
+            path.newest = attempt.older;
+        }
+        path.in_flight -= 1;
+        path.in_flight_bytes -= attempt.bytes;
+        Some(attempt)
+    }
+
+    /// An attempt is over for good: its transfer may be, too.
+    fn release(&mut self, attempt: &Attempt, now: Time) {
+        if let Some(transfer) = self.transfers.get_mut(attempt.transfer) {
+            let count = if attempt.abandoned { &mut transfer.abandoned } else { &mut transfer.live };
+            *count -= 1;
+        }
+        self.settle(attempt.transfer, now);
+    }
+
+    // ---- timers of paths
+
+    /// Sets the path's one timer by its state.
+    pub(super) fn arm_path(&mut self, ix: PathIx, now: Time) {
+        let Some(path) = self.paths.get(ix) else { return };
+        let at = match path.state {
+            State::Up | State::Probing => path.oldest.and_then(|oldest| self.attempts.get(oldest)).map(|oldest| {
+                let alone = self.is_alone(path);
+                oldest.sent.at() + path.patience(&self.config, alone)
+            }),
+            State::Resting(until) => Some(until),
+            State::Fencing | State::Opening => None,
+        };
+        self.set_path_timer(ix, at, now);
+    }
+
+    pub(super) fn set_path_timer(&mut self, ix: PathIx, at: Option<Time>, now: Time) {
+        let Some(path) = self.paths.get_mut(ix) else { return };
+        let at = at.map(|at| at.max(now));
+        let old = std::mem::replace(&mut path.timer, at);
+        if old != at {
+            if let Some(old) = old {
+                self.disarm(old, Timer::Path(ix));
+            }
+            if let Some(at) = at {
+                self.arm(at, Timer::Path(ix));
+            }
+        }
+    }
+
+    /// A path's timer fired: `due` is when it should have.
+    pub(super) fn on_path_timer(&mut self, ix: PathIx, due: Time, now: Time) {
+        let Some(path) = self.paths.get_mut(ix) else { return };
+        path.timer = None;
+        match path.state {
+            State::Resting(_) => {
+                path.state = State::Opening;
+                let id = path.id;
+                self.act(Action::Open(id));
+            }
+            State::Up | State::Probing => self.check_stall(ix, due, now),
+            State::Fencing | State::Opening => {}
+        }
+    }
+
+    fn check_stall(&mut self, ix: PathIx, due: Time, now: Time) {
+        let Some(path) = self.paths.get(ix) else { return };
+        let Some(oldest) = path.oldest.and_then(|oldest| self.attempts.get(oldest)) else { return };
+        let patience = path.patience(&self.config, self.is_alone(path));
+        if now.since(oldest.sent.at()) < patience {
+            return self.arm_path(ix, now);
+        }
+        // A planner that was itself held up has not looked at what arrived meanwhile: it looks once more.
+        let overslept = now.since(due) > patience / 4;
+        if overslept && !path.forgiven {
+            if let Some(path) = self.paths.get_mut(ix) {
+                path.forgiven = true;
+            }
+            return self.set_path_timer(ix, Some(now + patience / 4), now);
+        }
+        self.trip(ix, Cause::Timeout, now);
+    }
+
+    /// No other path to its peer is usable.
+    fn is_alone(&self, path: &Path) -> bool {
+        let Some(peer) = self.peers.get(path.id.peer) else { return true };
+        let others = peer.paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|other| other.id != path.id);
+        !others.into_iter().any(Path::is_usable)
+    }
+
+    /// What the usable paths to a peer, of its best tier, amount to.
+    fn fleet(&self, peer: PeerId) -> Fleet {
+        let Some(peer) = self.peers.get(peer) else { return Fleet::default() };
+        let usable = || peer.paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable());
+        let tier = usable().map(|path| path.spec.tier).min();
+        Fleet::of(usable().filter(|path| Some(path.spec.tier) == tier))
+    }
+
+    /// The name of a path that has attempts, and so exists.
+    fn path_id(&self, ix: PathIx) -> PathId {
+        let nobody = PathId { peer: PeerId::from_bits(u64::MAX), local: super::RailId(0), remote: super::RailId(0) };
+        self.paths.get(ix).map_or(nobody, |path| path.id)
+    }
+}

@@ -1,0 +1,239 @@
+//! One path: its estimates, window, slices in flight and circuit.
+//!
+//! ```text
+//!            path_up                  probe landed
+//!  (new) ──────────────► Up ◄──────────────────── Probing ◄── path_up ── Opening ◄─ back-off over ─ Resting
+//!                        │ stall, fault, broke       │ same                 │ could not                 ▲ ▲
+//!                        └────────► Fencing ◄────────┘                      └───────────────────────────┘ │
+//!                                      └──────────────────────── handle_fenced ───────────────────────────┘
+//! ```
+//! Where no slice is out there is nothing to fence: straight to `Resting`.
+
+use std::time::Duration;
+
+use super::rate::Rate;
+use super::retry::Rng;
+use super::slots::Key;
+use super::time::nanos;
+use super::window::Window;
+use super::{Config, PathId, PathSpec, SliceId, Time};
+
+/// A path's place in the planner's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PathIx(u32, u32);
+
+impl Key for PathIx {
+    fn new(slot: u32, generation: u32) -> Self {
+        Self(slot, generation)
+    }
+    fn slot(self) -> u32 {
+        self.0
+    }
+    fn generation(self) -> u32 {
+        self.1
+    }
+}
+
+/// Where a path stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Carries slices.
+    Up,
+    /// Just opened: carries one small slice at a time until one lands.
+    Probing,
+    /// Its slices are abandoned; waits for `handle_fenced`.
+    Fencing,
+    /// Backs off until then.
+    Resting(Time),
+    /// Waits for `handle_path_up` or `handle_path_failed`.
+    Opening,
+}
+
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) id: PathId,
+    pub(crate) spec: PathSpec,
+    pub(crate) state: State,
+    pub(crate) rate: Rate,
+    pub(crate) window: Window,
+    /// Bytes and slices handed out and not completed, abandoned ones included.
+    pub(crate) in_flight_bytes: u64,
+    pub(crate) in_flight: u32,
+    /// Oldest and newest slice in flight.
+    pub(crate) oldest: Option<SliceId>,
+    pub(crate) newest: Option<SliceId>,
+    /// Last completion or opening.
+    pub(crate) heard_at: Time,
+    /// A slice was refused for want of window since the last completion: its workers wait.
+    pub(crate) blocked: bool,
+    /// First time in a row that this rail left the work to faster ones.
+    pub(crate) declined_at: Option<Time>,
+    /// The one timer of this path, where armed.
+    pub(crate) timer: Option<Time>,
+    /// One late check was forgiven because the planner itself was not run in time.
+    pub(crate) forgiven: bool,
+    failures: u32,
+    trips: u32,
+}
+
+impl Path {
+    pub(crate) fn new(id: PathId, spec: PathSpec, config: &Config, now: Time) -> Self {
+        let rate = Rate::new(spec.rate, spec.base_delay);
+        let window = Self::fresh_window(&spec, &rate, config);
+        Self {
+            id,
+            spec,
+            state: State::Up,
+            rate,
+            window,
+            in_flight_bytes: 0,
+            in_flight: 0,
+            oldest: None,
+            newest: None,
+            heard_at: now,
+            blocked: false,
+            declined_at: None,
+            timer: None,
+            forgiven: false,
+            failures: 0,
+            trips: 0,
+        }
+    }
+
+    fn fresh_window(spec: &PathSpec, rate: &Rate, config: &Config) -> Window {
+        let delay = spec.base_delay + 4 * config.slice_time;
+        let start = rate.bytes_per_ns() * nanos(delay) as f64;
+        Window::new(start as u64, spec.limits.window_min, spec.limits.window_max)
+    }
+
+    /// May new slices be bound to it?
+    pub(crate) fn is_usable(&self) -> bool {
+        matches!(self.state, State::Up | State::Probing)
+    }
+
+    /// The transport opened it again, perhaps with other properties. What was learnt of its rate is kept.
+    pub(crate) fn reopen(&mut self, spec: PathSpec, config: &Config, now: Time) {
+        if spec.rate != self.spec.rate {
+            self.rate = Rate::new(spec.rate, spec.base_delay);
+        }
+        self.window = Self::fresh_window(&spec, &self.rate, config);
+        self.spec = spec;
+        self.state = State::Probing;
+        self.heard_at = now;
+        self.declined_at = None;
+        self.forgiven = false;
+    }
+
+    /// Is another slice allowed in? Then: how many bytes, at least 1.
+    pub(crate) fn room(&self, floor: u64) -> Option<u64> {
+        let limits = &self.spec.limits;
+        if self.in_flight == 0 {
+            return Some(u64::MAX); // a window below one slice must not stop the path
+        }
+        let full = self.in_flight >= limits.slices_max || self.state == State::Probing;
+        let left = self.window.bytes().saturating_sub(self.in_flight_bytes);
+        (!full && left >= floor).then_some(left)
+    }
+
+    /// Is it one of which too little is known to trust it with more than a small slice?
+    pub(crate) fn wants_probe(&self, config: &Config, now: Time) -> bool {
+        self.state == State::Probing || (self.in_flight == 0 && now.since(self.heard_at) > config.probe_after)
+    }
+
+    pub(crate) fn on_landed(&mut self, now: Time) {
+        self.failures = 0;
+        self.forgiven = false;
+        self.heard_at = now;
+        match self.state {
+            State::Probing => self.state = State::Up,
+            State::Up => self.trips = 0,
+            _ => {}
+        }
+    }
+
+    /// A slice failed without asking for a fence. Is it enough to open the circuit?
+    pub(crate) fn on_failure(&mut self, config: &Config, now: Time) -> bool {
+        self.failures += 1;
+        self.heard_at = now;
+        self.window.on_fault();
+        self.state == State::Probing || self.failures >= config.path_failures_max
+    }
+
+    /// Opens the circuit: fence first where slices are out, else rest at once. Returns whether a fence is needed.
+    pub(crate) fn trip(&mut self, config: &Config, rng: &mut Rng, now: Time) -> bool {
+        self.failures = 0;
+        self.window.on_fault();
+        if self.in_flight > 0 {
+            self.state = State::Fencing;
+            return true;
+        }
+        self.rest(config, rng, now);
+        false
+    }
+
+    /// Backs off, twice as long at each time in a row.
+    pub(crate) fn rest(&mut self, config: &Config, rng: &mut Rng, now: Time) {
+        self.state = State::Resting(now + config.path_backoff.wait(self.trips, rng));
+        self.trips = self.trips.saturating_add(1);
+    }
+
+    /// How long a slice may take before it counts as stalled.
+    pub(crate) fn patience(&self, config: &Config, alone: bool) -> Duration {
+        let expected = self.rate.time_ns(self.in_flight_bytes, 0) * f64::from(config.stall_factor);
+        let floor = if alone { config.stall_min_alone } else { config.stall_min };
+        floor.max(Duration::from_nanos(expected.min(1e12) as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{PathLimits, PeerId, RailId};
+
+    fn path(config: &Config) -> Path {
+        let id = PathId { peer: PeerId::from_bits(0), local: RailId(0), remote: RailId(0) };
+        let limits = PathLimits { window_min: 64 << 10, window_max: 1 << 20, slices_max: 2, ..PathLimits::default() };
+        let base_delay = Duration::from_micros(10);
+        let spec = PathSpec { rate: 1_000_000_000, base_delay, penalty: Duration::ZERO, tier: 0, lanes: 1, limits };
+        Path::new(id, spec, config, Time(0))
+    }
+
+    #[test]
+    fn room_is_bounded_by_window_depth_and_probing_but_never_zero_when_idle() {
+        let mut path = path(&Config::default());
+        assert_eq!(path.room(16 << 10), Some(u64::MAX));
+        (path.in_flight, path.in_flight_bytes) = (1, 100_000);
+        assert_eq!(path.room(16 << 10), Some(path.window.bytes() - 100_000));
+        path.in_flight = 2;
+        assert_eq!(path.room(16 << 10), None, "queue depth");
+        (path.in_flight, path.in_flight_bytes) = (1, path.window.bytes() - 1000);
+        assert_eq!(path.room(16 << 10), None, "window");
+        path.in_flight_bytes = 1;
+        path.state = State::Probing;
+        assert_eq!(path.room(1), None, "one probe at a time");
+    }
+
+    #[test]
+    fn the_circuit_goes_round() {
+        let (config, mut rng) = (Config::default(), Rng::new(1));
+        let mut path = path(&config);
+        assert!(!path.on_failure(&config, Time(1)) && !path.on_failure(&config, Time(2)));
+        assert!(path.on_failure(&config, Time(3)));
+        path.in_flight = 1;
+        assert!(path.trip(&config, &mut rng, Time(3)));
+        assert_eq!(path.state, State::Fencing);
+        path.rest(&config, &mut rng, Time(4));
+        let State::Resting(first) = path.state else { panic!("{:?}", path.state) };
+        path.reopen(path.spec, &config, first);
+        assert!(path.wants_probe(&config, first) && path.on_failure(&config, first), "one failed probe is enough");
+        path.in_flight = 0;
+        for _ in 0..10 {
+            assert!(!path.trip(&config, &mut rng, Time(0)));
+        }
+        let State::Resting(last) = path.state else { panic!("{:?}", path.state) };
+        assert!(last > first && last <= Time(0) + config.path_backoff.max, "longer each time, within the bound");
+        path.reopen(path.spec, &config, last);
+        path.on_landed(last);
+        assert_eq!(path.state, State::Up);
+    }
+}

@@ -1,0 +1,235 @@
+//! Handing out: the next slices for a rail that has room.
+
+use std::time::Duration;
+
+use super::classes::FlowIx;
+use super::path::Path;
+use super::planner::{Attempt, Peer, Planner, Timer, is_hopeless};
+use super::retry::Retry;
+use super::slice::{Fleet, cost_ns, size};
+use super::time::nanos;
+use super::{Failure, PathIx, RailId, Request, Slice, SliceBatch, Time, TransferId};
+
+/// Where the next slice of a transfer comes from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// The range at this position of the retry list.
+    Retry(usize),
+    /// What was never sent.
+    Fresh,
+}
+
+/// A slice that is about to be made.
+struct Plan {
+    path: PathIx,
+    source: Source,
+    bytes: u64,
+}
+
+impl Planner {
+    /// Binds up to `room` slices to paths of `local` and appends them to `out`; returns how many. The slices are in flight from `now`
+    /// on: post them, in any order.
+    ///
+    /// Nothing is allocated once `out` has grown. Cost: O(pieces), and O(paths of the peer + flows with work) a slice.
+    pub fn poll_slices(&mut self, local: RailId, room: usize, now: Time, out: &mut SliceBatch) -> usize {
+        self.round += 1;
+        let mut handed = 0;
+        while handed < room {
+            let Some(flow) = self.classes.best(self.round) else { break };
+            if self.serve_flow(flow, local, now, out) {
+                handed += 1;
+            }
+        }
+        handed
+    }
+
+    /// Hands out one slice of the flow, or blocks it for this round.
+    fn serve_flow(&mut self, flow: FlowIx, local: RailId, now: Time, out: &mut SliceBatch) -> bool {
+        let key = self.classes.key(flow);
+        let mut last = None;
+        while let Some(entry) = self.classes.after(flow, last) {
+            last = Some(entry);
+            let id = entry.1;
+            if self.gives_up(id, now) {
+                return false; // the flow may have gone with its last transfer: pick again
+            }
+            if let Some(plan) = self.plan(id, local, now) {
+                let bytes = self.hand_out(id, &plan, now, out);
+                self.classes.charge(key, bytes);
+                return true;
+            }
+        }
+        self.classes.block(flow, self.round);
+        false
+    }
+
+    /// Fails a transfer that cannot make its deadline any more.
+    fn gives_up(&mut self, id: TransferId, now: Time) -> bool {
+        let Some(transfer) = self.transfers.get(id) else { return false };
+        let Some(peer) = self.peers.get(transfer.request.peer) else { return false };
+        let fleet = Fleet::of(self.usable(peer, &transfer.request));
+        let hopeless = is_hopeless(&self.config, &fleet, transfer.pending(), transfer.request.deadline, now);
+        if hopeless {
+            self.fail(id, Failure::Hopeless, None, now);
+        }
+        hopeless
+    }
+
+    /// Usable paths to a peer that reach the request's memory.
+    fn usable<'a>(&'a self, peer: &'a Peer, request: &'a Request) -> impl Iterator<Item = &'a Path> + Clone {
+        let paths = peer.paths.iter().filter_map(|ix| self.paths.get(*ix));
+        paths.filter(|path| path.is_usable() && distance(request, path.id.local) != u32::MAX)
+    }
+
+    /// Which path of `local` takes the next slice of a transfer, if one should.
+    fn plan(&mut self, id: TransferId, local: RailId, now: Time) -> Option<Plan> {
+        let transfer = self.transfers.get(id)?;
+        let request = &transfer.request;
+        let peer = self.peers.get(request.peer)?;
+        let tier = self.usable(peer, request).map(|path| path.spec.tier).min()?;
+        let mates = || self.usable(peer, request).filter(|path| path.spec.tier == tier);
+        let fleet = Fleet::of(mates());
+        let floor = self.config.slice_floor_bytes.min(peer.pending);
+        let penalty = distance(request, local);
+
+        let mut best: Option<(f64, PathIx, Source, u64)> = None;
+        let mut blocked = None;
+        for &ix in &peer.paths {
+            let Some(path) = self.paths.get(ix) else { continue };
+            if path.id.local != local || path.spec.tier != tier || !path.is_usable() || penalty == u32::MAX {
+                continue;
+            }
+            let credit = peer.credits.iter().find(|credit| credit.rail == path.id.remote);
+            let credit = credit.map_or(u64::MAX, |credit| credit.granted.saturating_sub(credit.sent));
+            let room = path.room(floor).map(|room| room.min(credit)).filter(|room| *room >= floor.max(1));
+            let Some(room) = room else {
+                blocked = Some(ix);
+                continue;
+            };
+            let elsewhere = |retry: &Retry| self.usable(peer, request).any(|other| !retry.avoids(&other.id));
+            let ready = |retry: &Retry| retry.not_before <= now && (!retry.avoids(&path.id) || !elsewhere(retry));
+            let source = match transfer.retries.iter().position(ready) {
+                Some(at) => Source::Retry(at),
+                None if transfer.unsent > 0 => Source::Fresh,
+                None => continue,
+            };
+            let probe = path.wants_probe(&self.config, now);
+            let bytes = size(&self.config, path, &fleet, peer.pending, probe).min(room);
+            let cost = if probe {
+                // What was measured is stale: believe the transport for one small slice.
+                path.rate.base_ns()
+                    + bytes as f64 / path.spec.rate.max(1) as f64 * 1e9
+                    + nanos(path.spec.penalty) as f64
+            } else {
+                cost_ns(path, bytes, penalty)
+            };
+            if best.is_none_or(|(least, ..)| cost < least) {
+                best = Some((cost, ix, source, bytes));
+            }
+        }
+        let Some((cost, ix, source, bytes)) = best else {
+            if let Some(path) = blocked.and_then(|ix| self.paths.get_mut(ix)) {
+                path.blocked = true;
+            }
+            return None;
+        };
+
+        let others = Fleet::of(mates().filter(|path| path.id.local != local));
+        if others.drain_ns(peer.pending) < cost && self.declines(ix, cost, now) {
+            return None;
+        }
+        Some(Plan { path: ix, source, bytes })
+    }
+
+    /// The other rails would be done with all of it before this path with one slice. It steps back, for as long as that slice would have
+    /// taken: if the work is still there then, the estimates were wrong.
+    fn declines(&mut self, ix: PathIx, cost_ns: f64, now: Time) -> bool {
+        let Some(path) = self.paths.get_mut(ix) else { return false };
+        let patience = Duration::from_nanos(cost_ns as u64).min(self.config.probe_after);
+        match path.declined_at {
+            Some(at) if now.since(at) >= patience => return false,
+            Some(_) => {}
+            None => {
+                path.declined_at = Some(now);
+                let rail = path.id.local;
+                self.arm(now + patience, Timer::Wake(rail));
+            }
+        }
+        let Some(id) = self.paths.get(ix).map(|path| path.id) else { return false };
+        if let Some(peer) = self.peers.get_mut(id.peer) {
+            peer.declined.insert(id.local);
+        }
+        true
+    }
+
+    /// Makes the slice.
+    fn hand_out(&mut self, id: TransferId, plan: &Plan, now: Time, out: &mut SliceBatch) -> u64 {
+        let (Some(transfer), Some(path)) = (self.transfers.get_mut(id), self.paths.get_mut(plan.path)) else {
+            return 0;
+        };
+        let Some(peer) = self.peers.get_mut(transfer.request.peer) else { return 0 };
+        let first = out.pieces.len() as u32;
+        let (cursor, budget, tries) = match plan.source {
+            Source::Retry(at) => {
+                let retry = &mut transfer.retries[at];
+                (&mut retry.start, &mut retry.bytes, retry.attempts)
+            }
+            Source::Fresh => (&mut transfer.cursor, &mut transfer.unsent, 0),
+        };
+        let start = *cursor;
+        let crumb = self.config.slice_floor_bytes;
+        let bytes = cursor.take(&transfer.request.ops, plan.bytes, *budget, crumb, &path.spec.limits, &mut out.pieces);
+        *budget -= bytes;
+        if let Source::Retry(at) = plan.source {
+            if transfer.retries[at].bytes == 0 {
+                transfer.retries.remove(at);
+            }
+        }
+
+        peer.pending -= bytes;
+        if let Some(credit) = peer.credits.iter_mut().find(|credit| credit.rail == path.id.remote) {
+            credit.sent += bytes;
+        }
+        transfer.on_sent(bytes, tries, now);
+        let sent = path.rate.on_sent(now, path.in_flight_bytes);
+        path.in_flight += 1;
+        path.in_flight_bytes += bytes;
+        path.declined_at = None;
+        let older = path.newest;
+        let attempt = Attempt {
+            transfer: id,
+            path: plan.path,
+            start,
+            bytes,
+            sent,
+            attempt: tries,
+            abandoned: false,
+            older,
+            newer: None,
+        };
+        let slice = self.attempts.insert(attempt);
+        path.newest = Some(slice);
+        path.oldest.get_or_insert(slice);
+        if let Some(older) = older.and_then(|older| self.attempts.get_mut(older)) {
+            older.newer = Some(slice);
+        }
+        let pieces = first..out.pieces.len() as u32;
+        let (path_id, direction) = (path.id, transfer.request.direction);
+        out.slices.push(Slice { id: slice, transfer: id, path: path_id, direction, pieces, bytes, attempt: tries });
+
+        let (idle_timer, done) = (path.timer.is_none(), transfer.unsent == 0 && transfer.retries.is_empty());
+        if idle_timer {
+            self.arm_path(plan.path, now);
+        }
+        if done {
+            self.dequeue(id);
+        }
+        bytes
+    }
+}
+
+/// Nanoseconds of penalty between the request's memory and a local rail; `u32::MAX` for never.
+fn distance(request: &Request, local: RailId) -> u32 {
+    let table = request.distance.as_deref().unwrap_or(&[]);
+    table.get(usize::from(local.0)).copied().unwrap_or(0)
+}

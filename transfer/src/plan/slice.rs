@@ -1,0 +1,118 @@
+//! How large a slice is, and whether a rail should take it: pure arithmetic over estimates.
+//!
+//! Size is time: what the path moves in `slice_time` at its measured rate. Near the end of the queued work a path takes no more than
+//! its share, so that all end together, down to an eighth of a full slice (or the floor): finer would cost more than the skew.
+//! Whether to take it at all: a slow rail leaves the work to the others where they would have all of it done before
+//! the slow rail had this one slice done.
+
+use std::time::Duration;
+
+use super::Config;
+use super::path::Path;
+use super::time::nanos;
+
+/// What the usable paths to a peer, of its best tier, amount to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fleet {
+    pub(crate) paths: u32,
+    pub(crate) bytes_per_ns: f64,
+    pub(crate) in_flight_bytes: u64,
+    /// The least idle delay with penalties, ns.
+    pub(crate) reach_ns: f64,
+    /// All rates are measured.
+    pub(crate) measured: bool,
+}
+
+impl Fleet {
+    pub(crate) fn of<'a>(paths: impl Iterator<Item = &'a Path>) -> Self {
+        let start = Fleet { reach_ns: f64::INFINITY, measured: true, ..Fleet::default() };
+        paths.fold(start, |sum, path| Fleet {
+            paths: sum.paths + 1,
+            bytes_per_ns: sum.bytes_per_ns + path.rate.bytes_per_ns(),
+            in_flight_bytes: sum.in_flight_bytes + path.in_flight_bytes,
+            reach_ns: sum.reach_ns.min(path.rate.base_ns() + nanos(path.spec.penalty) as f64),
+            measured: sum.measured && path.rate.is_measured(),
+        })
+    }
+
+    /// Nanoseconds until these paths have moved what they have and `pending` more; infinite where there are none.
+    pub(crate) fn drain_ns(&self, pending: u64) -> f64 {
+        if self.paths == 0 {
+            return f64::INFINITY;
+        }
+        self.reach_ns + (self.in_flight_bytes + pending) as f64 / self.bytes_per_ns
+    }
+}
+
+/// Wire time of a full slice on this path.
+fn unit(config: &Config, fleet: &Fleet) -> Duration {
+    config.slice_time * if fleet.paths <= 1 { config.alone_factor } else { 1 }
+}
+
+/// Bytes of the next slice on `path`, of `pending` bytes that wait for its peer.
+pub(crate) fn size(config: &Config, path: &Path, fleet: &Fleet, pending: u64, probe: bool) -> u64 {
+    let floor = config.slice_floor_bytes.max(1);
+    let full = path.rate.bytes_per_ns() * nanos(unit(config, fleet)) as f64;
+    let full = (full as u64).clamp(floor, path.spec.limits.slice_bytes_max.max(floor));
+    if probe && fleet.paths > 1 {
+        return floor;
+    }
+    let ours = path.rate.bytes_per_ns() / fleet.bytes_per_ns / f64::from(path.spec.lanes.max(1));
+    let share = (pending as f64 * ours).ceil() as u64;
+    full.min(share.max(floor).max(full / 8))
+}
+
+/// Delay that the window aims at: the idle delay and two full slices a lane, at least four.
+pub(crate) fn delay_target(config: &Config, path: &Path, fleet: &Fleet) -> Duration {
+    let queue = unit(config, fleet) * (2 * u32::from(path.spec.lanes)).max(4);
+    Duration::from_nanos(path.rate.base_ns() as u64) + queue
+}
+
+/// Cost of `bytes` on `path`: nanoseconds until they would be there, with penalties (`distance_ns`: memory to local NIC).
+pub(crate) fn cost_ns(path: &Path, bytes: u64, distance_ns: u32) -> f64 {
+    path.rate.time_ns(path.in_flight_bytes, bytes) + nanos(path.spec.penalty) as f64 + f64::from(distance_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{PathId, PathLimits, PathSpec, PeerId, RailId, Time};
+
+    fn path(rate: u64, lanes: u16) -> Path {
+        let id = PathId { peer: PeerId::from_bits(0), local: RailId(0), remote: RailId(0) };
+        let base_delay = Duration::from_micros(10);
+        let limits = PathLimits::default();
+        let spec = PathSpec { rate, base_delay, penalty: Duration::ZERO, tier: 0, lanes, limits };
+        Path::new(id, spec, &Config::default(), Time(0))
+    }
+
+    #[test]
+    fn a_slice_is_a_time_not_a_size() {
+        let config = Config::default();
+        let rails = [path(1_000_000_000, 1), path(10_000_000_000, 1), path(10_000_000, 1)];
+        let fleet = Fleet::of(rails.iter());
+        let sizes = rails.each_ref().map(|rail| size(&config, rail, &fleet, 1 << 30, false));
+        assert_eq!(sizes, [200_000, 2_000_000, 16 << 10], "200 µs each; the slow one is at the floor");
+        assert_eq!(size(&config, &rails[1], &fleet, 1 << 30, true), 16 << 10, "a probe is small");
+    }
+
+    #[test]
+    fn alone_they_are_few_and_big_and_lanes_share_them() {
+        let config = Config::default();
+        for (lanes, pending, bytes) in [(1, 1 << 30, 800_000), (1, 300_000, 300_000), (4, 400_000, 100_000)] {
+            let rail = path(1_000_000_000, lanes);
+            let fleet = Fleet::of(std::iter::once(&rail));
+            assert_eq!(size(&config, &rail, &fleet, pending, true), bytes);
+        }
+    }
+
+    #[test]
+    fn tails_shrink_in_proportion() {
+        let config = Config::default();
+        let rails = [path(1_000_000_000, 1), path(3_000_000_000, 1)];
+        let fleet = Fleet::of(rails.iter());
+        assert_eq!(size(&config, &rails[0], &fleet, 400_000, false), 100_000);
+        assert_eq!(size(&config, &rails[1], &fleet, 400_000, false), 300_000);
+        assert_eq!(size(&config, &rails[1], &fleet, 1000, false), 75_000, "an eighth of a slice is fine enough");
+    }
+}
