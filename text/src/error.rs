@@ -4,6 +4,9 @@
 /// [`TextError::NoChatTemplate`] concerns the model file, not the request.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
+    /// The model file could not be read.
+    #[error("the model file could not be read: {0}")]
+    Gguf(#[from] kvrail_gguf::GgufError),
     /// The file lacks something that a tokenizer needs.
     #[error("the model file has no usable `{key}`: {reason}")]
     Metadata {

@@ -6,7 +6,7 @@
 //!   [`StopMatcher`] at most its longest stop string less one byte.
 //! - Streaming changes nothing: the pieces of a stream, joined, are what one call on the whole would have given.
 //!
-//! Map: [`model`] the [`TextModel`], what everybody uses · [`parts`] what it is made of, read from a GGUF file · `bpe`,
+//! Map: [`model`] the [`TextModel`], what everybody uses · [`parts`] what it is made of · `gguf` read from a file · `bpe`,
 //! `spm` the two families of tokenizers · `special` finds special tokens in text · [`vocabulary`] ids to bytes ·
 //! [`detokenizer`] UTF-8 safe streaming · [`stop`] stop strings · [`chat`] messages and templates · [`catalogue`] models
 //! known by name and where their files lie.
@@ -33,6 +33,7 @@ pub mod catalogue;
 pub mod chat;
 pub mod detokenizer;
 mod error;
+mod gguf;
 mod mock;
 pub mod model;
 pub mod parts;

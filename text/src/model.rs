@@ -1,6 +1,6 @@
 //! The text side of a model: what a gateway needs to turn requests into tokens and tokens into answers.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use tokenizers::Tokenizer;
 
@@ -53,6 +53,22 @@ impl fmt::Debug for TextModel {
 }
 
 impl TextModel {
+    /// Loads the text side of a GGUF file.
+    ///
+    /// # Errors
+    /// [`TextError`] naming what the file lacks, or which tokenizer is not supported.
+    pub fn open(path: &Path) -> Result<Self, TextError> {
+        Self::from_gguf(&kvrail_gguf::Gguf::open(path)?)
+    }
+
+    /// Loads the text side of an open GGUF file.
+    ///
+    /// # Errors
+    /// As [`TextModel::open`].
+    pub fn from_gguf(gguf: &kvrail_gguf::Gguf) -> Result<Self, TextError> {
+        Self::from_parts(Parts::from_gguf(gguf)?)
+    }
+
     /// Builds a text model from its parts.
     ///
     /// # Errors
