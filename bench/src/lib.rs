@@ -4,12 +4,18 @@
 //! nothing here is linked into the serving path, and no other crate knows this one but the binary and `xtask`.
 //!
 //! Map: [`client`] a small OpenAI client · [`answer`] one answer, token by token · [`cluster`] real processes on
-//! loopback · [`prompts`] reproducible questions · [`suites`] the promises, one file each.
+//! loopback · [`prompts`] reproducible questions · [`suites`] the promises, one file each · [`stats`] interleaved rounds,
+//! medians with their intervals · [`usage`] CPU time and run-queue delay · [`transfer`] the transfer engine beside raw
+//! sockets and memcpy · [`command`] `kvrail bench`.
 
 #![forbid(unsafe_code)]
 
 pub mod answer;
 pub mod client;
 pub mod cluster;
+pub mod command;
 pub mod prompts;
+pub mod stats;
 pub mod suites;
+pub mod transfer;
+pub mod usage;

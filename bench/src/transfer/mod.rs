@@ -1,0 +1,272 @@
+//! Microbenchmark of the transfer engine (`kvrail bench transfer`): two processes on loopback, the engine beside plain
+//! sockets and plain memcpy in the same run, in turns, every figure a ratio of the same round.
+//!
+//! Structure: `shape` says what is moved and proves that it arrived · `control` is how the two processes talk ·
+//! `far` is the receiving process · `raw` holds the baselines · `engine` holds kvrail · `report` says how it went.
+//! A contender refills its source before each turn, outside the clock, so that no byte of an earlier one can pass.
+
+mod control;
+mod engine;
+mod far;
+mod raw;
+mod report;
+mod shape;
+
+use std::io::IsTerminal;
+
+pub use control::{FarCommand, Wire};
+pub use far::far_side;
+pub use report::{Batch, Expect, Machine, Pair, Report};
+
+use control::{Far, Reply};
+use engine::Kvrail;
+use raw::{Memcpy, Sockets};
+use shape::{Check, Shape};
+
+use crate::stats::{Measure, interleave, median_interval};
+use crate::usage::Usage;
+
+/// Connections of the socket baseline.
+const CONNECTIONS: usize = 2;
+/// Times that the batch of small descriptors is submitted.
+const BATCH_RUNS: usize = 5;
+
+/// Why the bench gave no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A setting makes no sense.
+    #[error("{0}")]
+    Setting(String),
+    /// The receiving process.
+    #[error("the far side: {0}")]
+    Far(String),
+    /// The transfer engine.
+    #[error("transfer engine")]
+    Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The operating system.
+    #[error("system")]
+    Io(#[from] std::io::Error),
+    /// Bytes arrived wrong: there is nothing to measure then.
+    #[error("{contender}: {wrong} of {looked_at} blocks that the receiver looked at were wrong")]
+    Wrong {
+        /// Who moved them.
+        contender: String,
+        /// Blocks with a wrong byte.
+        wrong: usize,
+        /// Blocks looked at.
+        looked_at: usize,
+    },
+}
+
+impl BenchError {
+    fn engine(source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Engine(Box::new(source))
+    }
+
+    fn unexpected(wanted: &str) -> Self {
+        Self::Far(format!("it answered something else than `{wanted}`"))
+    }
+}
+
+/// Settings of the bench.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Blocks that move in a transfer
+    #[arg(long, value_name = "N", default_value_t = 25_120)]
+    pub blocks: usize,
+    /// Bytes of a block; a multiple of 8
+    #[arg(long, value_name = "BYTES", default_value_t = 32_768)]
+    pub block_bytes: usize,
+    /// Transports to measure
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [Wire::Tcp, Wire::Shm])]
+    pub transports: Vec<Wire>,
+    /// Calm rounds to collect for each comparison; three times as many are tried at most
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    pub rounds: usize,
+    /// Descriptors of the one big submit; 0 leaves it out
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub batch: usize,
+    /// Let the receiver check every byte of every transfer, not only of each 64th block
+    #[arg(long)]
+    pub verify: bool,
+    /// Print JSON on stdout instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Exit with status 3 when missed: FLOOR or tcp=FLOOR or shm=FLOOR (throughput against the baseline), cpu=CEILING
+    /// (CPU-seconds a GB against the baseline's)
+    #[arg(long, value_name = "[WHAT=]RATIO")]
+    pub expect: Vec<Expect>,
+    /// Seed of the permutations and the contents
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// One turn of a contender.
+struct Run {
+    measure: Measure,
+    wrong: usize,
+    looked_at: usize,
+    /// What `submit` alone took, where there is one.
+    submit_seconds: Option<f64>,
+}
+
+/// Something that moves the blocks of a shape.
+trait Contender {
+    /// Name in the report.
+    fn name(&self) -> String;
+    /// Fills its source for `tag`, moves it on the clock, and has the receiver look.
+    fn run(&mut self, tag: u64, check: Check) -> Result<Run, BenchError>;
+}
+
+/// Reads the far side's word that it was told, and makes the run's figures from both sides.
+fn told(
+    far: &mut Far,
+    far_before: Usage,
+    near: Usage,
+    seconds: f64,
+    shape: &Shape,
+    submit_seconds: Option<f64>,
+) -> Result<Run, BenchError> {
+    let Reply::Told { usage, wrong, looked_at } = far.next()? else { return Err(BenchError::unexpected("told")) };
+    let used = near + (usage - far_before);
+    let measure = Measure {
+        work: shape.bytes() as f64,
+        seconds,
+        cpu_seconds: used.cpu.as_secs_f64(),
+        delay_seconds: used.delay.as_secs_f64(),
+    };
+    Ok(Run { measure, wrong, looked_at, submit_seconds })
+}
+
+/// A contender's turn, refused if a block arrived wrong.
+fn turn(contender: &mut dyn Contender, tag: u64, check: Check) -> Result<Run, BenchError> {
+    let run = contender.run(tag, check)?;
+    if run.wrong > 0 || run.looked_at == 0 {
+        let contender = contender.name();
+        return Err(BenchError::Wrong { contender, wrong: run.wrong, looked_at: run.looked_at });
+    }
+    Ok(run)
+}
+
+/// Runs the bench. `far` starts the receiving process; see [`far_side`].
+///
+/// # Errors
+/// [`BenchError`]; a missed floor is none, [`Report::missed`] tells it.
+pub fn run(options: &Options, far: &FarCommand) -> Result<Report, BenchError> {
+    check_settings(options)?;
+    let shape =
+        Shape { slots: options.blocks, blocks: options.blocks, block_bytes: options.block_bytes, seed: options.seed };
+    let mut report = Report::new(&shape);
+    for &wire in &options.transports {
+        let mut kvrail = Kvrail::start(far, wire, shape)?;
+        let mut baseline: Box<dyn Contender> = match wire {
+            Wire::Tcp => Box::new(Sockets::start(far, shape, CONNECTIONS)?),
+            Wire::Shm => Box::new(Memcpy::new(kvrail.allocate_shared(shape.bytes())?, shape)?),
+        };
+        report.pairs.push(compare(options, wire, &mut kvrail, baseline.as_mut())?);
+        drop(baseline);
+        if options.batch > 0 {
+            report.batches.push(one_submit(options, wire, &mut kvrail, &shape)?);
+        }
+    }
+    progress("");
+    report.judge(&options.expect);
+    Ok(report)
+}
+
+fn check_settings(options: &Options) -> Result<(), BenchError> {
+    let refuse = |what: String| Err(BenchError::Setting(what));
+    if options.blocks == 0 || options.rounds == 0 || options.transports.is_empty() {
+        return refuse("blocks, rounds and transports must not be empty".into());
+    }
+    if options.block_bytes < 8 || !options.block_bytes.is_multiple_of(8) {
+        return refuse(format!("a block of {} bytes: give a multiple of 8", options.block_bytes));
+    }
+    let Some(pool) = options.blocks.checked_mul(options.block_bytes) else {
+        return refuse("more bytes than the address space".into());
+    };
+    if options.batch > pool / 8 {
+        return refuse(format!("{} descriptors do not fit into {pool} bytes", options.batch));
+    }
+    // Source and destination of both contenders.
+    let (needed, available) = (pool.saturating_mul(4), report::memory_available());
+    if available.is_some_and(|available| needed > available) {
+        return refuse(format!("the pools need {needed} bytes of memory, {} are free", available.unwrap_or(0)));
+    }
+    Ok(())
+}
+
+fn compare(
+    options: &Options,
+    wire: Wire,
+    kvrail: &mut Kvrail,
+    baseline: &mut dyn Contender,
+) -> Result<Pair, BenchError> {
+    let mut tag = options.seed << 32;
+    // Warm-up: every page touched, every byte looked at.
+    turn(kvrail, tag, Check::All)?;
+    turn(baseline, tag, Check::All)?;
+    let check = if options.verify { Check::All } else { Check::Sample };
+    let mut looked_at = 0;
+    let names = [kvrail.name(), baseline.name()];
+    let rounds = interleave(2, options.rounds, |contender, round| {
+        progress(&format!("{} against {}: round {}", names[0], names[1], round + 1));
+        tag += 1;
+        let contender: &mut dyn Contender = if contender == 0 { kvrail } else { baseline };
+        let run = turn(contender, tag, check)?;
+        looked_at += run.looked_at;
+        Ok::<_, BenchError>(run.measure)
+    })?;
+    Pair::new(wire, names, rounds, looked_at).ok_or_else(|| BenchError::Far("no round was calm".into()))
+}
+
+/// All of `options.batch` descriptors in one submit: small ones, so that descriptors and not bytes are what it costs.
+fn one_submit(options: &Options, wire: Wire, kvrail: &mut Kvrail, pool: &Shape) -> Result<Batch, BenchError> {
+    // At most half of the slots are used, at most 4 KiB each.
+    let block_bytes = (pool.bytes() / options.batch / 2).clamp(8, 4096) / 8 * 8;
+    let slots = pool.bytes() / block_bytes;
+    kvrail.reshape(Shape { slots, blocks: options.batch, block_bytes, seed: options.seed });
+    let (mut submits, mut totals) = (Vec::new(), Vec::new());
+    for n in 0..BATCH_RUNS {
+        progress(&format!("{}: {} descriptors in one submit", kvrail.name(), options.batch));
+        let run = turn(kvrail, (options.seed << 32 | 1 << 31) + n as u64, Check::All)?;
+        submits.push(run.submit_seconds.unwrap_or(f64::NAN) * 1e9 / options.batch as f64);
+        totals.push(run.measure.seconds * 1e9 / options.batch as f64);
+    }
+    let median = |samples: &[f64]| median_interval(samples, 0.95).map_or(f64::NAN, |i| i.median);
+    Ok(Batch {
+        transport: wire,
+        descriptors: options.batch,
+        descriptor_bytes: block_bytes,
+        submit_ns: median(&submits),
+        total_ns: median(&totals),
+    })
+}
+
+/// Seconds that `bytes` take over `wire` when they are moved at once, in blocks, on an idle path between two processes:
+/// the median of `times` transfers, each verified.
+///
+/// # Errors
+/// [`BenchError`].
+pub fn at_once(
+    wire: Wire,
+    blocks: usize,
+    block_bytes: usize,
+    times: usize,
+    far: &FarCommand,
+) -> Result<f64, BenchError> {
+    let shape = Shape { slots: blocks, blocks, block_bytes, seed: 1 };
+    let mut kvrail = Kvrail::start(far, wire, shape)?;
+    turn(&mut kvrail, 0, Check::All)?;
+    let seconds: Result<Vec<f64>, _> = (1..=times as u64)
+        .map(|tag| Ok::<_, BenchError>(turn(&mut kvrail, tag, Check::All)?.measure.seconds))
+        .collect();
+    median_interval(&seconds?, 0.95).map(|i| i.median).ok_or_else(|| BenchError::Setting("no transfer".into()))
+}
+
+/// One line that is written over, where somebody looks.
+fn progress(line: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{line}");
+    }
+}
