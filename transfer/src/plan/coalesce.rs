@@ -120,7 +120,7 @@ fn touches(last: &Piece, next: &Piece) -> bool {
 }
 
 fn at_chunk(limits: &PathLimits, piece: &Piece) -> bool {
-    let starts = |offset: u64, chunk: u64| chunk != u64::MAX && offset % chunk == 0;
+    let starts = |offset: u64, chunk: u64| chunk != u64::MAX && offset.is_multiple_of(chunk);
     starts(piece.local, limits.local_chunk_bytes) || starts(piece.remote, limits.remote_chunk_bytes)
 }
 

@@ -40,10 +40,9 @@ impl Planner {
         if !attempt.abandoned {
             self.learn(&attempt, now);
             let path = self.paths.get(attempt.path).map(|path| path.id);
-            if let (Some(path), Some(transfer)) = (path, self.transfers.get_mut(attempt.transfer)) {
-                if !transfer.ended {
-                    transfer.on_landed(attempt.start, attempt.bytes, path, now);
-                }
+            let transfer = self.transfers.get_mut(attempt.transfer).filter(|transfer| !transfer.ended);
+            if let (Some(path), Some(transfer)) = (path, transfer) {
+                transfer.on_landed(attempt.start, attempt.bytes, path, now);
             }
         }
         self.release(&attempt, now);

@@ -32,6 +32,7 @@ mod planner;
 mod poll;
 mod rate;
 mod retry;
+pub mod sim;
 mod slice;
 mod slots;
 mod time;

@@ -180,11 +180,7 @@ impl Planner {
         let crumb = self.config.slice_floor_bytes;
         let bytes = cursor.take(&transfer.request.ops, plan.bytes, *budget, crumb, &path.spec.limits, &mut out.pieces);
         *budget -= bytes;
-        if let Source::Retry(at) = plan.source {
-            if transfer.retries[at].bytes == 0 {
-                transfer.retries.remove(at);
-            }
-        }
+        transfer.retries.retain(|retry| retry.bytes > 0);
 
         peer.pending -= bytes;
         if let Some(credit) = peer.credits.iter_mut().find(|credit| credit.rail == path.id.remote) {

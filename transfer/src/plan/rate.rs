@@ -84,10 +84,10 @@ impl Rate {
 
     /// `bytes` of a slice landed. Returns its whole delay.
     pub(crate) fn on_landed(&mut self, sent: &Sent, bytes: u64, now: Time) -> Duration {
-        if now != self.delivered_at {
-            if let Some(sample) = self.reaped.take() {
-                self.blend(sample);
-            }
+        if now != self.delivered_at
+            && let Some(sample) = self.reaped.take()
+        {
+            self.blend(sample);
         }
         self.delivered += bytes;
         self.delivered_at = now;
