@@ -297,7 +297,7 @@ fn a_rail_that_slows_down_costs_its_own_share() {
         let links: Vec<LinkOptions> =
             (0..rails).map(|rail| LinkOptions::clean(rail as u8, rate, Duration::from_micros(10))).collect();
         let peer = world.peer(&links).unwrap();
-        let bytes = rails * 256 << 20;
+        let bytes = (rails * 256) << 20;
         let at = dice.within(1_000..60_000);
         world.load(after(Duration::ZERO), bulk(peer, bytes, Class::KvHandoff));
         world.at(after(Duration::from_micros(at)), Step::Link(0, Condition::Slow(10)));
