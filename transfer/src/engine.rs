@@ -2,15 +2,22 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::config::EngineConfig;
 use crate::core::Core;
 use crate::memory::{MemoryError, MemoryKind, Region};
 use crate::notify::Notifications;
+use crate::session::control::Command;
 use crate::session::lease::LeaseState;
+use crate::session::peer::{Reply, Session};
 use crate::session::{LeaseError, LeaseRequest, LeaseTicket};
 use crate::telemetry::EngineStats;
 use crate::transfer::{SubmitError, Transfer, TransferRequest};
+use crate::{start, submit};
+
+/// Connects that may wait for the control thread.
+const CONNECTS_MAX: usize = 65_536;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +112,18 @@ pub enum ConnectError {
 /// The transfer engine of a process. Clones share it; when the last is dropped its threads end.
 #[derive(Clone)]
 pub struct Engine {
+    running: Arc<Running>,
+}
+
+/// Ends the threads when the last handle of an engine goes.
+struct Running {
     core: Arc<Core>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.core.stop();
+    }
 }
 
 /// The word that no byte can land under a lease any more.
@@ -129,19 +147,19 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] when a setting makes no sense or the address cannot be had.
     pub fn start(config: EngineConfig) -> Result<Self, EngineError> {
-        Ok(Self { core: Core::start(config)? })
+        Ok(Self { running: Arc::new(Running { core: start::start(config)? }) })
     }
 
     /// Where peers connect to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.core.local_addr
+        self.running.core.local_addr
     }
 
     /// Random number of this start; after a restart it is another.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.core.generation
+        self.running.core.generation
     }
 
     /// Maps `len` zeroed bytes that can be lent and moved.
@@ -157,8 +175,9 @@ impl Engine {
     /// # Errors
     /// [`LeaseError`] when the ranges make no sense or a limit is met.
     pub fn grant(&self, request: LeaseRequest<'_>) -> Result<Lease, LeaseError> {
-        let state = self.core.grant(request)?;
-        Ok(Lease { core: Arc::clone(&self.core), state })
+        let core = Arc::clone(&self.running.core);
+        let state = core.grant(request)?;
+        Ok(Lease { core, state })
     }
 
     /// Connects to the engine at `address`, or returns the session that is there.
@@ -166,8 +185,15 @@ impl Engine {
     /// # Errors
     /// [`ConnectError`], within the configured time.
     pub async fn connect(&self, address: SocketAddr, expected_generation: Option<u64>) -> Result<Peer, ConnectError> {
-        let _ = expected_generation;
-        Err(ConnectError::NotAnEngine { address })
+        let reply = Arc::<Reply>::default();
+        let command = Command::Connect { address, expected: expected_generation, reply: Arc::clone(&reply) };
+        let core = &self.running.core;
+        if core.stopping.load(Ordering::Acquire) || core.control.try_post(command, CONNECTS_MAX).is_err() {
+            return Err(ConnectError::Stopped);
+        }
+        reply.ready.wait().await;
+        let session = reply.take().unwrap_or(Err(ConnectError::Stopped))?;
+        Ok(Peer { session })
     }
 
     /// Accepts a transfer, or refuses it; never blocks.
@@ -175,20 +201,25 @@ impl Engine {
     /// # Errors
     /// [`SubmitError`]; nothing was posted then.
     pub fn submit(&self, peer: &Peer, request: TransferRequest<'_>) -> Result<Transfer, SubmitError> {
-        let _ = (peer, request);
-        Err(SubmitError::PeerLost)
+        submit::submit(&self.running.core, &peer.session, request)
+    }
+
+    /// Ends the engine: sessions, transfers, threads. Resolves when its last thread has ended; what was lent is fenced then.
+    pub async fn shutdown(&self) {
+        self.running.core.stop();
+        self.running.core.stopped.wait().await;
     }
 
     /// Where peers' notifications arrive.
     #[must_use]
     pub fn notifications(&self) -> Notifications {
-        self.core.notifications.clone()
+        self.running.core.notifications.clone()
     }
 
     /// Counts of everything that the engine holds, and of what it has moved.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
-        self.core.stats()
+        self.running.core.stats()
     }
 }
 
@@ -234,20 +265,40 @@ impl Drop for Lease {
 /// A connected remote engine. Clones share the session; it lives on in the engine when all are dropped.
 #[derive(Clone)]
 pub struct Peer {
-    address: SocketAddr,
-    generation: u64,
+    session: Arc<Session>,
 }
 
 impl Peer {
     /// Random number of the remote engine's start.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.session.generation
     }
 
-    /// Where it was reached.
+    /// Where it was reached, or where it came from.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.session.address
+    }
+
+    /// Whether the session still stands. A peer that is gone stays gone: connect again for another session.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.session.is_alive()
+    }
+
+    /// Resolves when the session is over.
+    pub async fn lost(&self) {
+        self.session.ended.wait().await;
+    }
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer")
+            .field("generation", &self.generation())
+            .field("address", &self.address())
+            .field("alive", &self.is_alive())
+            .finish()
     }
 }

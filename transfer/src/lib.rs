@@ -16,7 +16,9 @@
 //! |---|---|
 //! | `engine` | the public face: [`Engine`], [`Peer`], [`Lease`] |
 //! | `config`, `transfer`, `notify`, `telemetry` | its values: settings, requests and reports, notifications, counts |
-//! | `core` | what threads and handles share |
+//! | `start`, `submit` | starting an engine; checking a request before it is planned |
+//! | `core`, `mailbox` | what threads and handles share |
+//! | `worker` | the threads that move bytes |
 //! | [`plan`] | sans-I/O: coalesce, slice, choose, window, retry |
 //! | `session` | handshake, leases, fencing, peer health |
 //! | `memory` | regions: host memory and sealed memfds |
@@ -43,15 +45,20 @@
 mod config;
 mod core;
 mod engine;
+mod integrity;
+mod mailbox;
 mod memory;
 mod notify;
 pub mod plan;
 mod random;
 mod session;
+mod start;
+mod submit;
 mod sync;
 mod telemetry;
 mod transfer;
 mod transport;
+mod worker;
 
 pub use config::EngineConfig;
 pub use engine::{ConnectError, Engine, EngineError, Fenced, Lease, Peer};

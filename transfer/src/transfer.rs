@@ -238,6 +238,19 @@ impl Shared {
     pub(crate) fn quiesced(&self) {
         self.quiesced.set();
     }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.is_set()
+    }
+
+    /// The engine's threads have ended: nothing moves any more.
+    pub(crate) fn stopped(&self) {
+        self.quiesced();
+        let status = Err(TransferError { kind: FailureKind::Stopped, memory_is_free: true });
+        let (ops, bytes_by_rail) = (Vec::new(), Vec::new());
+        let (queued, wire) = (Duration::ZERO, Duration::ZERO);
+        self.finish(Report { status, ops, bytes: 0, retried_bytes: 0, bytes_by_rail, queued, wire });
+    }
 }
 
 /// Something that a dropped handle can tell to stop a transfer.

@@ -4,11 +4,22 @@
 //! |---|---|
 //! | `lease` | leases at the owner: pins, revocation, the fence |
 //! | `ticket` | what a peer is handed so that it may use a lease |
-//! | `codec` | checked reading and writing of small messages |
+//! | `wire`, `codec` | messages; checked reading and writing |
+//! | `pipe` | messages over a non-blocking socket |
+//! | `peer` | a session as threads and handles see it |
+//! | `control` | the control thread: connections, heartbeats, timers |
+//! | `handshake` | making sessions |
+//! | `streams` | opening, fencing and reopening data streams |
 
 pub(crate) mod codec;
+pub(crate) mod control;
+mod handshake;
 pub(crate) mod lease;
+pub(crate) mod peer;
+mod pipe;
+pub(crate) mod streams;
 pub(crate) mod ticket;
+pub(crate) mod wire;
 
 pub use lease::{Access, ByteRange, LeaseError, LeaseRequest};
 pub use ticket::{LeaseTicket, TicketError};

@@ -1,0 +1,591 @@
+//! The control thread: listener, handshakes, control connections, timers.
+//!
+//! It owns every socket that is not a data stream in service, sleeps in one poller, and does nothing on the data path.
+//! `handshake` makes sessions, `streams` opens, fences and reopens their data streams.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use slab::Slab;
+
+use crate::core::Core;
+use crate::engine::ConnectError;
+use crate::notify::Notification;
+use crate::plan::{Action, Cause, Failure, PathId, PeerId, RailSet};
+use crate::session::peer::{Reply, Session};
+use crate::session::pipe::{Pipe, PipeError};
+use crate::session::streams::Streams;
+use crate::session::wire::{Identity, Message, RefuseCode, StreamId, VERSIONS};
+use crate::telemetry::count;
+use crate::transfer::{FailureKind, Report, Shared, TransferError};
+use crate::transport::sys::Poller;
+
+/// Connections that have not said who they are, at most.
+const STRANGERS_MAX: usize = 256;
+/// Keys of the listeners in the poller.
+const LISTENER: u64 = u64::MAX - 1;
+const UNIX_LISTENER: u64 = u64::MAX - 2;
+
+/// What other threads tell the control thread.
+pub(crate) enum Command {
+    /// Connect, or find the session that is there. Refused when too many wait.
+    Connect { address: SocketAddr, expected: Option<u64>, reply: Arc<Reply> },
+    /// The planner's wish; at most a fence and an opening for each path.
+    Action(Action),
+    /// A worker has taken a stream into service; once for each attach.
+    Attached { session: u64, stream: StreamId },
+    /// Nothing of a stream can touch memory here any more; once for each attach or detach. The socket, if there is one,
+    /// ends when nothing of the stream can touch memory over there.
+    Detached { session: u64, stream: StreamId, linger: Option<OwnedFd> },
+    /// All bytes of a transfer are visible: say so to the peer, then to the caller; once for each transfer.
+    Notify { session: Arc<Session>, payload: Bytes, deadline: Instant, report: Box<Report>, shared: Arc<Shared> },
+}
+
+/// What a connection is.
+pub(super) enum Role {
+    /// Has not said who it is.
+    Accepted,
+    /// Was offered a session.
+    Offered { peer: Identity },
+    /// We dialled, to make a session.
+    Dial(Dial),
+    /// Control connection of a session.
+    Control { session: u64 },
+    /// We dialled, to make a data stream.
+    Stream { session: u64, stream: StreamId, greeted: bool },
+    /// A closed shared-memory stream whose other end may still be copying.
+    Linger { session: u64, stream: StreamId },
+    /// Was refused; waits for its last words to be sent.
+    Closing,
+}
+
+pub(super) struct Dial {
+    pub(super) address: SocketAddr,
+    pub(super) expected: Option<u64>,
+    pub(super) waiters: Vec<Arc<Reply>>,
+    pub(super) stage: Stage,
+    pub(super) peer: Option<Identity>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Connecting,
+    Hello,
+    Commit,
+    /// The peer's own dial goes on in place of ours.
+    Yielded,
+}
+
+pub(super) struct Conn {
+    pub(super) pipe: Pipe,
+    pub(super) role: Role,
+    pub(super) deadline: Option<Instant>,
+    pub(super) from: Option<SocketAddr>,
+}
+
+/// A notification under way.
+struct Notice {
+    deadline: Instant,
+    report: Box<Report>,
+    shared: Arc<Shared>,
+}
+
+impl Notice {
+    fn end(mut self, failure: Option<FailureKind>) {
+        if let Some(kind) = failure {
+            self.report.status = Err(TransferError { kind, memory_is_free: true });
+        }
+        self.shared.finish(*self.report);
+    }
+}
+
+/// A session as the control thread keeps it.
+pub(super) struct Live {
+    pub(super) session: Arc<Session>,
+    pub(super) conn: usize,
+    pub(super) token: [u8; 16],
+    /// Name of the peer's Unix listener.
+    pub(super) unix: Vec<u8>,
+    pub(super) identity: Identity,
+    pub(super) streams: Streams,
+    /// Connects that wait for the first streams.
+    pub(super) waiters: Vec<Arc<Reply>>,
+    heard: Instant,
+    said: Instant,
+    notices: HashMap<u64, Notice>,
+    next_notice: u64,
+    /// Over: kept until its last stream is detached and its last linger has ended.
+    pub(super) over: bool,
+}
+
+pub(crate) struct Control {
+    pub(super) core: Arc<Core>,
+    pub(super) poller: Poller,
+    listener: TcpListener,
+    unix: Option<UnixListener>,
+    pub(super) unix_name: Vec<u8>,
+    pub(super) conns: Slab<Conn>,
+    pub(super) sessions: HashMap<u64, Live>,
+    pub(super) by_peer: HashMap<PeerId, u64>,
+    pub(super) me: Identity,
+}
+
+impl Control {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        poller: Poller,
+        listener: TcpListener,
+        unix: Option<(UnixListener, Vec<u8>)>,
+        me: Identity,
+    ) -> std::io::Result<Self> {
+        poller.add(listener.as_raw_fd(), LISTENER)?;
+        if let Some((unix, _)) = &unix {
+            poller.add(unix.as_raw_fd(), UNIX_LISTENER)?;
+        }
+        let (unix, unix_name) = unix.map_or((None, Vec::new()), |(u, name)| (Some(u), name));
+        let (conns, sessions, by_peer) = (Slab::new(), HashMap::new(), HashMap::new());
+        Ok(Self { core, poller, listener, unix, unix_name, conns, sessions, by_peer, me })
+    }
+
+    /// Runs until the engine stops.
+    pub(crate) fn run(mut self) {
+        let core = Arc::clone(&self.core);
+        let mut ready = Vec::new();
+        while !core.stopping.load(Ordering::Acquire) {
+            core.control.listen();
+            for command in core.control.take() {
+                self.command(command);
+            }
+            // Timers come after what was heard: a late look at the clock must not take our own sleep for a peer's.
+            self.timers(Instant::now());
+            let timeout = self.next_timer();
+            let wait = self.poller.wait(timeout, |key, _, _| ready.push(key));
+            core.control_wakes_at.store(0, Ordering::Release);
+            if let Err(error) = wait {
+                tracing::error!(%error, "the transfer engine cannot wait for its connections and ends");
+                core.stop();
+            }
+            for key in ready.drain(..) {
+                match key {
+                    LISTENER => self.accept(),
+                    UNIX_LISTENER => self.accept_unix(),
+                    key => self.pump(key as usize),
+                }
+            }
+        }
+        self.end();
+        drop(self);
+        core.thread_ended();
+    }
+
+    fn end(&mut self) {
+        let ids: Vec<u64> = self.sessions.keys().copied().collect();
+        for id in ids {
+            self.tell(id, &Message::Bye);
+            self.lose(id, "the engine stops");
+        }
+        for (_, conn) in &mut self.conns {
+            if let Role::Dial(dial) = &mut conn.role {
+                dial.waiters.drain(..).for_each(|w| w.give(Err(ConnectError::Stopped)));
+            }
+        }
+        for command in self.core.control.take() {
+            match command {
+                Command::Connect { reply, .. } => reply.give(Err(ConnectError::Stopped)),
+                Command::Notify { report, shared, deadline, .. } => {
+                    Notice { deadline, report, shared }.end(Some(FailureKind::Stopped));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Connect { address, expected, reply } => self.connect(address, expected, reply),
+            Command::Action(Action::Fence(path)) => self.fence(path),
+            Command::Action(Action::Open(path)) => self.open(path),
+            Command::Attached { session, stream } => self.attached(session, stream),
+            Command::Detached { session, stream, linger } => self.detached(session, stream, linger),
+            Command::Notify { session, payload, deadline, report, shared } => {
+                let notice = Notice { deadline, report, shared };
+                let Some(live) = self.sessions.get_mut(&session.id).filter(|l| !l.over) else {
+                    notice.end(Some(Failure::Fault(Cause::PeerLost).into()));
+                    return;
+                };
+                let seq = live.next_notice;
+                live.next_notice += 1;
+                live.notices.insert(seq, notice);
+                self.tell(session.id, &Message::Notify { seq, payload: payload.to_vec() });
+            }
+        }
+    }
+
+    // ---- connections
+
+    fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, from)) => {
+                    let socket = socket2::Socket::from(socket);
+                    if crate::transport::tcp::tune(&socket, self.core.config.peer_timeout).is_ok() {
+                        self.stranger(socket.into(), Some(from));
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn accept_unix(&mut self) {
+        while let Some(Ok((socket, _))) = self.unix.as_ref().map(UnixListener::accept) {
+            // Another user's process has no business with our memory, whatever it claims.
+            let same_user = crate::transport::shm::peer_user(&socket).is_some_and(|u| u == self.me.host.user);
+            if same_user && socket.set_nonblocking(true).is_ok() {
+                self.stranger(socket.into(), None);
+            } else {
+                count(&self.core.counters.protocol_errors, 1);
+            }
+        }
+    }
+
+    fn stranger(&mut self, socket: OwnedFd, from: Option<SocketAddr>) {
+        let known = |role: &Role| !matches!(role, Role::Accepted | Role::Offered { .. } | Role::Closing);
+        if self.conns.iter().filter(|(_, c)| !known(&c.role)).count() >= STRANGERS_MAX {
+            count(&self.core.counters.protocol_errors, 1);
+            return;
+        }
+        let key = self.add(Pipe::new(socket), Role::Accepted, from);
+        self.pump(key);
+    }
+
+    /// Takes a connection in, with the handshake's time to prove itself.
+    pub(super) fn add(&mut self, pipe: Pipe, role: Role, from: Option<SocketAddr>) -> usize {
+        let deadline = Some(Instant::now() + self.core.config.connect_timeout);
+        let fd = pipe.fd();
+        let key = self.conns.insert(Conn { pipe, role, deadline, from });
+        if let Err(error) = self.poller.add(fd, key as u64) {
+            tracing::warn!(%error, "a connection cannot be watched");
+        }
+        key
+    }
+
+    /// Reads and serves what is there, sends what waits.
+    pub(super) fn pump(&mut self, key: usize) {
+        loop {
+            let Some(conn) = self.conns.get_mut(key) else { return };
+            let connecting = match &conn.role {
+                Role::Dial(dial) => dial.stage == Stage::Connecting,
+                Role::Stream { greeted, .. } => !greeted,
+                _ => false,
+            };
+            if connecting {
+                if !self.connected(key) {
+                    return;
+                }
+                continue;
+            }
+            if let Err(error) = conn.pipe.flush() {
+                self.broken(key, &error);
+                return;
+            }
+            if matches!(conn.role, Role::Closing) && conn.pipe.is_flushed() {
+                self.close(key);
+                return;
+            }
+            match conn.pipe.receive() {
+                Ok(Some(message)) => self.message(key, message),
+                Ok(None) => return,
+                Err(error) => {
+                    self.broken(key, &error);
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, key: usize) {
+        // Closing the descriptor also ends its watch.
+        self.conns.try_remove(key);
+    }
+
+    /// Last words to a connection that is not wanted.
+    pub(super) fn refuse(&mut self, key: usize, code: RefuseCode) {
+        tracing::debug!(?code, "a connection was refused");
+        count(&self.core.counters.protocol_errors, 1);
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.role = Role::Closing;
+            let sent = conn.pipe.send(&Message::Refuse { code, versions: VERSIONS });
+            if sent.is_err() || conn.pipe.is_flushed() {
+                self.close(key);
+            }
+        }
+    }
+
+    /// A connection has ended by itself.
+    fn broken(&mut self, key: usize, error: &PipeError) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let not_ours = matches!(error, PipeError::NotOurs);
+        match &mut conn.role {
+            Role::Accepted | Role::Offered { .. } if not_ours => self.refuse(key, RefuseCode::NotAnEngine),
+            Role::Accepted | Role::Offered { .. } | Role::Closing => self.close(key),
+            Role::Dial(dial) => {
+                let address = dial.address;
+                let error = if not_ours {
+                    ConnectError::NotAnEngine { address }
+                } else {
+                    ConnectError::Unreachable { address, reason: error.to_string() }
+                };
+                self.dial_failed(key, &error);
+            }
+            Role::Control { session } => {
+                let session = *session;
+                if not_ours {
+                    count(&self.core.counters.protocol_errors, 1);
+                }
+                self.lose(session, &error.to_string());
+            }
+            Role::Stream { session, stream, .. } => {
+                let (session, stream) = (*session, *stream);
+                self.close(key);
+                self.stream_failed(session, stream);
+            }
+            Role::Linger { session, stream } => {
+                let (session, stream) = (*session, *stream);
+                self.close(key);
+                self.lingered(session, stream);
+            }
+        }
+    }
+
+    /// Serves a message of a session's control connection.
+    pub(super) fn control_message(&mut self, id: u64, message: Message) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        live.heard = Instant::now();
+        match message {
+            Message::Heartbeat => {}
+            Message::FenceStream(stream) => self.fence_for_peer(id, stream),
+            Message::StreamFenced(stream) => self.fenced_by_peer(id, stream),
+            Message::OpenStream { kind, index } => self.open_for_peer(id, kind, index),
+            Message::Notify { seq, payload } => {
+                let notification = Notification { from: live.session.generation, payload: payload.into() };
+                let accepted = self.core.notifications.push(notification);
+                self.tell(id, &Message::NotifyAck { seq, accepted });
+            }
+            Message::NotifyAck { seq, accepted } => {
+                if let Some(notice) = live.notices.remove(&seq) {
+                    notice.end((!accepted).then_some(FailureKind::NotifyRefused));
+                }
+            }
+            Message::Bye => self.lose(id, "the peer says good-bye"),
+            _ => {
+                count(&self.core.counters.protocol_errors, 1);
+                self.lose(id, "a message out of turn");
+            }
+        }
+    }
+
+    /// Sends over a session's control connection.
+    pub(super) fn tell(&mut self, id: u64, message: &Message) {
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        live.said = Instant::now();
+        if let Some(conn) = self.conns.get_mut(live.conn)
+            && let Err(error) = conn.pipe.send(message)
+        {
+            self.lose(id, &error.to_string());
+        }
+    }
+
+    // ---- life and death of sessions
+
+    /// A handshake is done. `None` when there are too many peers already.
+    pub(super) fn begin(
+        &mut self,
+        conn: usize,
+        (id, token): (u64, [u8; 16]),
+        identity: Identity,
+        unix: Vec<u8>,
+        dialler: bool,
+    ) -> Option<u64> {
+        let from = self.conns.get(conn)?.from?;
+        // Whoever lived at the same place before is dead, although nobody told us.
+        let place = |live: &Live| (live.session.address.ip(), live.identity.port);
+        let dead = |live: &Live| {
+            !live.over && (live.session.generation == identity.generation || place(live) == (from.ip(), identity.port))
+        };
+        let old: Vec<u64> = self.sessions.iter().filter(|(_, live)| dead(live)).map(|(id, _)| *id).collect();
+        for id in old {
+            self.lose(id, "the peer has come back");
+        }
+        if self.sessions.len() >= self.core.config.peers_max {
+            return None;
+        }
+        let (peer, _) = self.core.plan(RailSet::default(), |p, _| p.planner.add_peer());
+        let (peer, generation, ended) = (peer?, identity.generation, Arc::default());
+        let session = Arc::new(Session { id, generation, address: from, peer, dialler, ended });
+        self.core.sessions.lock().insert(generation, Arc::clone(&session));
+        self.by_peer.insert(peer, id);
+        let now = Instant::now();
+        let streams = Streams::new(self.common(&identity), self.me.streams.min(identity.streams));
+        self.sessions.insert(
+            id,
+            Live {
+                session,
+                conn,
+                token,
+                unix,
+                identity,
+                streams,
+                waiters: Vec::new(),
+                heard: now,
+                said: now,
+                notices: HashMap::new(),
+                next_notice: 0,
+                over: false,
+            },
+        );
+        if let Some(conn) = self.conns.get_mut(conn) {
+            conn.role = Role::Control { session: id };
+            conn.deadline = None;
+        }
+        tracing::info!(peer = generation, address = %from, dialler, "transfer session up");
+        Some(id)
+    }
+
+    /// A session is over: everything of it fails, its streams are closed and fenced.
+    pub(super) fn lose(&mut self, id: u64, why: &str) {
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        live.over = true;
+        live.session.ended.set();
+        tracing::info!(peer = live.session.generation, why, "transfer session over");
+        count(&self.core.counters.peers_lost, 1);
+        let session = Arc::clone(&live.session);
+        let conn = live.conn;
+        for (_, notice) in live.notices.drain() {
+            notice.end(Some(Failure::Fault(Cause::PeerLost).into()));
+        }
+        let address = session.address;
+        for waiter in live.waiters.drain(..) {
+            waiter.give(Err(ConnectError::Unreachable { address, reason: why.to_string() }));
+        }
+        {
+            let mut sessions = self.core.sessions.lock();
+            if sessions.get(&session.generation).is_some_and(|s| s.id == id) {
+                sessions.remove(&session.generation);
+            }
+        }
+        self.close(conn);
+        self.close_streams(id);
+        self.core.plan(RailSet::default(), |p, now| p.planner.handle_peer_lost(session.peer, now));
+        self.bury(id);
+    }
+
+    /// Forgets a session that is over and of which nothing is left.
+    pub(super) fn bury(&mut self, id: u64) {
+        let Some(live) = self.sessions.get(&id).filter(|l| l.over && l.streams.is_quiet()) else { return };
+        let (peer, fences) = (live.session.peer, live.streams.fences());
+        let session = Arc::clone(&live.session);
+        self.sessions.remove(&id);
+        self.by_peer.remove(&peer);
+        for (kind, index) in fences {
+            self.report_fenced(Core::path(&session, kind, index));
+        }
+    }
+
+    pub(super) fn report_fenced(&self, path: PathId) {
+        self.core.plan(RailSet::default(), |p, now| p.planner.handle_fenced(path, now));
+    }
+
+    // ---- time
+
+    fn timers(&mut self, now: Instant) {
+        let core = Arc::clone(&self.core);
+        if core.owner.leases.next_expiry().is_some_and(|at| at <= now) && core.owner.leases.expire(now) {
+            core.fence_workers();
+        }
+        core.plan(RailSet::default(), |p, at| {
+            if p.planner.poll_timeout().is_some_and(|due| due <= at) {
+                p.planner.handle_timeout(at);
+            }
+        });
+        let late: Vec<usize> =
+            self.conns.iter().filter(|(_, c)| c.deadline.is_some_and(|d| d <= now)).map(|(key, _)| key).collect();
+        for key in late {
+            self.timed_out(key);
+        }
+        let ids: Vec<u64> = self.sessions.iter().filter(|(_, l)| !l.over).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.session_timers(id, now);
+        }
+    }
+
+    fn session_timers(&mut self, id: u64, now: Instant) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        if now.duration_since(live.heard) >= self.core.config.peer_timeout {
+            self.lose(id, "the peer has fallen silent");
+            return;
+        }
+        let late: Vec<u64> = live.notices.iter().filter(|(_, n)| n.deadline <= now).map(|(seq, _)| *seq).collect();
+        for notice in late.into_iter().filter_map(|seq| live.notices.remove(&seq)) {
+            notice.end(Some(Failure::Deadline.into()));
+        }
+        let said = live.said;
+        self.stream_timers(id, now);
+        if now.duration_since(said) >= self.core.config.heartbeat {
+            self.tell(id, &Message::Heartbeat);
+        }
+    }
+
+    fn timed_out(&mut self, key: usize) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.deadline = None;
+        match &conn.role {
+            Role::Dial(dial) => {
+                let error = ConnectError::TimedOut { address: dial.address };
+                self.dial_failed(key, &error);
+            }
+            Role::Stream { session, stream, .. } => {
+                let (session, stream) = (*session, *stream);
+                self.close(key);
+                self.stream_failed(session, stream);
+            }
+            Role::Accepted | Role::Offered { .. } => self.refuse(key, RefuseCode::Timeout),
+            Role::Closing => self.close(key),
+            Role::Control { .. } | Role::Linger { .. } => {}
+        }
+    }
+
+    /// How long to sleep; published so that whoever sets an earlier timer knows to wake us.
+    fn next_timer(&self) -> Option<Duration> {
+        let core = &self.core;
+        // Published first as "wake me": a timer set while the others are read is not missed.
+        core.control_wakes_at.store(u64::MAX, Ordering::Release);
+        let (plan, _) = core.plan(RailSet::default(), |p, _| p.planner.poll_timeout());
+        let next = [plan.map(|at| core.instant(at)), core.owner.leases.next_expiry()]
+            .into_iter()
+            .flatten()
+            .chain(self.conns.iter().filter_map(|(_, c)| c.deadline))
+            .chain(self.sessions.values().filter(|l| !l.over).map(|l| self.session_wakes_at(l)))
+            .min();
+        let at = next.map_or(u64::MAX, |at| core.time(at).0);
+        core.control_wakes_at.store(at, Ordering::Release);
+        next.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn session_wakes_at(&self, live: &Live) -> Instant {
+        let beat = live.said + self.core.config.heartbeat;
+        let dead = live.heard + self.core.config.peer_timeout;
+        let notices = live.notices.values().map(|n| n.deadline);
+        notices.chain(live.streams.wakes_at()).fold(beat.min(dead), Instant::min)
+    }
+}

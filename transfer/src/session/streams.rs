@@ -1,0 +1,391 @@
+//! Data streams of a session: opening, fencing, reopening.
+//!
+//! The dialler of the session dials its streams; the other side asks for it with `OpenStream`. Each opening has a number,
+//! so that the fence of an old one neither touches nor waits for a new one.
+//!
+//! **Fence.** The planner wants the word that nothing of a stream can touch memory, here or there. Here: the worker has
+//! closed it (`Detached`). There: the peer says so over the control connection (`StreamFenced`), or, where the session is
+//! over, its own leases guard its memory; only a shared-memory stream, out of whose other end the peer may still be copying
+//! from us, is then waited for until its socket ends.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use crate::core::{Core, SHM_RAIL, kind_of, rail_of};
+use crate::plan::{Cause, PathId, PathLimits, PathSpec, RailSet};
+use crate::session::control::{Control, Role};
+use crate::session::handshake::begin_connect;
+use crate::session::pipe::Pipe;
+use crate::session::wire::{Message, RefuseCode, StreamId};
+use crate::transport::{Rail, TransportKind, shm, tcp};
+use crate::worker;
+
+type Place = (TransportKind, u8);
+
+/// One place for a stream, and what became of its openings.
+#[derive(Default)]
+struct Stream {
+    /// Highest opening seen.
+    incarnation: u32,
+    /// Openings up to here are fenced: they must not come up.
+    barred: Option<u32>,
+    /// A worker has it, or has been told to close it.
+    attached: bool,
+    dialling: bool,
+    /// The first try has ended, either way.
+    tried: bool,
+    /// The planner waits for its fence.
+    fencing: bool,
+    /// The peer has fenced it.
+    fenced_there: bool,
+    /// The peer may still be copying.
+    lingering: bool,
+    /// The peer waits for our fence of this opening.
+    peer_waits: Option<StreamId>,
+    /// The peer was asked to dial; given up then.
+    open_by: Option<Instant>,
+}
+
+/// The streams of a session.
+pub(super) struct Streams {
+    places: HashMap<Place, Stream>,
+}
+
+impl Streams {
+    pub(super) fn new(kinds: Vec<TransportKind>, count: u8) -> Self {
+        let count = count.min(SHM_RAIL);
+        let places = kinds.into_iter().flat_map(|kind| (0..count).map(move |index| (kind, index)));
+        Self { places: places.map(|place| (place, Stream::default())).collect() }
+    }
+
+    /// Nothing is attached and nothing lingers.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.places.values().all(|s| !s.attached && !s.lingering)
+    }
+
+    /// Places whose fence the planner waits for.
+    pub(super) fn fences(&self) -> Vec<Place> {
+        self.places.iter().filter(|(_, s)| s.fencing).map(|(place, _)| *place).collect()
+    }
+
+    pub(super) fn wakes_at(&self) -> impl Iterator<Item = Instant> + '_ {
+        self.places.values().filter_map(|s| s.open_by)
+    }
+}
+
+/// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices.
+pub(crate) fn path_spec(kind: TransportKind) -> PathSpec {
+    let (rate, base_delay, tier) = match kind {
+        TransportKind::Shm => (4_000_000_000, Duration::from_micros(20), 0),
+        TransportKind::Tcp => (2_000_000_000, Duration::from_micros(50), 1),
+    };
+    let limits = PathLimits {
+        slice_bytes_max: 2 << 20,
+        slice_pieces_max: 512,
+        slices_max: 64,
+        window_min: 8 << 20,
+        window_max: 64 << 20,
+        ..PathLimits::default()
+    };
+    PathSpec { rate, base_delay, penalty: Duration::ZERO, tier, lanes: 1, limits }
+}
+
+impl Control {
+    fn stream(&mut self, session: u64, place: Place) -> Option<&mut Stream> {
+        self.sessions.get_mut(&session)?.streams.places.get_mut(&place)
+    }
+
+    // ---- opening
+
+    pub(super) fn dial_streams(&mut self, id: u64) {
+        let Some(live) = self.sessions.get(&id) else { return };
+        let places: Vec<Place> = live.streams.places.keys().copied().collect();
+        for place in places {
+            self.dial_stream(id, place);
+        }
+    }
+
+    fn dial_stream(&mut self, id: u64, (kind, index): Place) {
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        let (address, unix) = (live.session.address, live.unix.clone());
+        let Some(stream) = live.streams.places.get_mut(&(kind, index)) else { return };
+        if stream.attached || stream.dialling {
+            return;
+        }
+        stream.dialling = true;
+        stream.incarnation += 1;
+        let stream = StreamId { kind, index, incarnation: stream.incarnation };
+        let socket = match kind {
+            TransportKind::Tcp => begin_connect(address, self.core.config.peer_timeout)
+                .and_then(|s| tcp::tune_data(&s).map(|()| OwnedFd::from(s))),
+            TransportKind::Shm => shm::connect(&unix),
+        };
+        match socket {
+            Ok(socket) => {
+                let role = Role::Stream { session: id, stream, greeted: false };
+                let key = self.add(Pipe::new(socket), role, None);
+                self.pump(key);
+            }
+            Err(error) => {
+                tracing::warn!(?stream, %error, "a data stream cannot be opened");
+                self.stream_failed(id, stream);
+            }
+        }
+    }
+
+    /// First word on a stream that has just connected.
+    pub(super) fn greet_stream(&mut self, key: usize) -> bool {
+        let Some(conn) = self.conns.get_mut(key) else { return false };
+        let Role::Stream { session, stream, greeted } = &mut conn.role else { return false };
+        *greeted = true;
+        let Some(live) = self.sessions.get(session).filter(|l| !l.over) else { return false };
+        let hello = Message::StreamHello { session: *session, token: live.token, stream: *stream };
+        conn.pipe.send(&hello).is_ok()
+    }
+
+    /// An opening did not come up.
+    pub(super) fn stream_failed(&mut self, id: u64, stream: StreamId) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        let path = Core::path(&live.session, stream.kind, stream.index);
+        if let Some(place) = live.streams.places.get_mut(&(stream.kind, stream.index)) {
+            place.dialling = false;
+            place.tried = true;
+        }
+        self.core.plan(RailSet::default(), |p, now| p.planner.handle_path_failed(path, Cause::PathFault, now));
+        self.answer_waiters(id);
+    }
+
+    /// A peer dials one of its session's streams.
+    pub(super) fn stream_hello(&mut self, key: usize, id: u64, token: [u8; 16], stream: StreamId) {
+        let Some(conn) = self.conns.get(key) else { return };
+        let over_unix = conn.from.is_none();
+        let live = self.sessions.get_mut(&id).filter(|l| !l.over && l.token == token);
+        let Some(place) = live.and_then(|l| l.streams.places.get_mut(&(stream.kind, stream.index))) else {
+            return self.refuse(key, RefuseCode::UnknownSession);
+        };
+        let old = place.barred.is_some_and(|b| stream.incarnation <= b) || stream.incarnation <= place.incarnation;
+        if old || place.attached || over_unix != (stream.kind == TransportKind::Shm) {
+            return self.refuse(key, RefuseCode::Fenced);
+        }
+        place.incarnation = stream.incarnation;
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if conn.pipe.send(&Message::StreamWelcome).is_err() || !conn.pipe.is_flushed() {
+            return self.close(key);
+        }
+        self.attach(key, id, stream);
+    }
+
+    /// Hands a greeted stream to its worker.
+    pub(super) fn attach(&mut self, key: usize, id: u64, stream: StreamId) {
+        let Some(conn) = self.conns.try_remove(key) else { return };
+        self.poller.remove(conn.pipe.fd());
+        let socket = conn.pipe.into_socket();
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        let session = live.session.clone();
+        let Some(place) = live.streams.places.get_mut(&(stream.kind, stream.index)) else { return };
+        place.dialling = false;
+        place.open_by = None;
+        if place.attached || place.barred.is_some_and(|b| stream.incarnation <= b) {
+            return self.stream_failed(id, stream);
+        }
+        place.attached = true;
+        place.fenced_there = false;
+        let owner = self.core.owner.clone();
+        let rail: Box<dyn Rail> = match stream.kind {
+            TransportKind::Tcp => {
+                // Buffers of an accepted socket; a failure costs speed, not correctness.
+                let _ = tcp::tune_data(&socket2::SockRef::from(&socket));
+                Box::new(tcp::rail(socket, owner))
+            }
+            TransportKind::Shm => Box::new(shm::rail(socket, owner)),
+        };
+        let worker = self.core.worker_of(rail_of(stream.kind, stream.index));
+        worker.post(worker::Message::Attach { rail, session, stream });
+    }
+
+    pub(super) fn attached(&mut self, id: u64, stream: StreamId) {
+        if let Some(place) = self.stream(id, (stream.kind, stream.index)) {
+            place.tried = true;
+        }
+        self.answer_waiters(id);
+    }
+
+    /// Connects resolve when every stream has come up or failed once.
+    pub(super) fn answer_waiters(&mut self, id: u64) {
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        // The listener's side cannot know when the dialler is done; one stream is enough there.
+        let any = live.streams.places.values().any(|s| s.tried && s.attached);
+        let all = live.streams.places.values().all(|s| s.tried);
+        if all || (any && !live.session.dialler) {
+            let session = live.session.clone();
+            for waiter in live.waiters.drain(..) {
+                waiter.give(if any { Ok(session.clone()) } else { Err(crate::ConnectError::NoTransport) });
+            }
+        }
+    }
+
+    /// The planner wants a path (again).
+    pub(super) fn open(&mut self, path: PathId) {
+        let Some(&id) = self.by_peer.get(&path.peer) else { return };
+        let place @ (kind, index) = kind_of(path.local);
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        let dialler = live.session.dialler;
+        let Some(stream) = live.streams.places.get_mut(&place) else { return };
+        if stream.attached {
+            // It came up while the planner was not ready for it.
+            let up = |p: &mut crate::core::Plan, now| p.planner.handle_path_up(path, path_spec(kind), now);
+            if let (Err(error), _) = self.core.plan(RailSet::default(), up) {
+                tracing::debug!(?path, %error, "a path that is up was not taken");
+            }
+        } else if dialler {
+            self.dial_stream(id, place);
+        } else {
+            stream.open_by = Some(Instant::now() + self.core.config.connect_timeout);
+            self.tell(id, &Message::OpenStream { kind, index });
+        }
+    }
+
+    pub(super) fn open_for_peer(&mut self, id: u64, kind: TransportKind, index: u8) {
+        if self.sessions.get(&id).is_some_and(|l| l.session.dialler) {
+            self.dial_stream(id, (kind, index));
+        }
+    }
+
+    pub(super) fn stream_timers(&mut self, id: u64, now: Instant) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        let session = live.session.clone();
+        let late = live.streams.places.iter_mut().filter(|(_, s)| s.open_by.is_some_and(|at| at <= now));
+        let late: Vec<Place> = late
+            .map(|(place, stream)| {
+                stream.open_by = None;
+                *place
+            })
+            .collect();
+        for (kind, index) in late {
+            let path = Core::path(&session, kind, index);
+            self.core.plan(RailSet::default(), |p, now| p.planner.handle_path_failed(path, Cause::PathFault, now));
+        }
+    }
+
+    // ---- fencing
+
+    fn tell_worker_to_close(&self, id: u64, stream: StreamId) {
+        let worker = self.core.worker_of(rail_of(stream.kind, stream.index));
+        worker.post(worker::Message::Detach { session: id, stream });
+    }
+
+    /// The planner has abandoned a path.
+    pub(super) fn fence(&mut self, path: PathId) {
+        let place @ (kind, index) = kind_of(path.local);
+        let id = self.by_peer.get(&path.peer).copied();
+        let Some(live) = id.and_then(|id| self.sessions.get_mut(&id)) else {
+            // Buried: nothing of it is left.
+            return self.report_fenced(path);
+        };
+        let (id, over) = (live.session.id, live.over);
+        let Some(stream) = live.streams.places.get_mut(&place) else { return self.report_fenced(path) };
+        stream.fencing = true;
+        let closing = StreamId { kind, index, incarnation: stream.incarnation };
+        stream.barred = Some(stream.incarnation);
+        if stream.attached {
+            self.tell_worker_to_close(id, closing);
+        }
+        if !over {
+            self.tell(id, &Message::FenceStream(closing));
+        }
+        self.settle_fence(id, place);
+    }
+
+    /// The peer has abandoned a stream.
+    pub(super) fn fence_for_peer(&mut self, id: u64, stream: StreamId) {
+        let Some(place) = self.stream(id, (stream.kind, stream.index)) else { return };
+        place.barred = place.barred.max(Some(stream.incarnation));
+        if place.attached && place.incarnation <= stream.incarnation {
+            place.peer_waits = Some(stream);
+            let closing = StreamId { incarnation: place.incarnation, ..stream };
+            self.tell_worker_to_close(id, closing);
+        } else {
+            self.tell(id, &Message::StreamFenced(stream));
+        }
+    }
+
+    pub(super) fn fenced_by_peer(&mut self, id: u64, stream: StreamId) {
+        if let Some(place) = self.stream(id, (stream.kind, stream.index))
+            && place.barred.is_some_and(|b| stream.incarnation >= b)
+        {
+            place.fenced_there = true;
+        }
+        self.settle_fence(id, (stream.kind, stream.index));
+    }
+
+    /// A worker has closed a stream.
+    pub(super) fn detached(&mut self, id: u64, stream: StreamId, linger: Option<OwnedFd>) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        let (over, path) = (live.over, Core::path(&live.session, stream.kind, stream.index));
+        let place = (stream.kind, stream.index);
+        let Some(state) = live.streams.places.get_mut(&place) else { return };
+        if stream.incarnation == state.incarnation {
+            state.attached = false;
+        }
+        let peer_waits = state.peer_waits.take();
+        if let Some(socket) = linger {
+            state.lingering = true;
+            shm::say_farewell(&socket);
+            let key = self.add(Pipe::new(socket), Role::Linger { session: id, stream }, None);
+            if let Some(conn) = self.conns.get_mut(key) {
+                conn.deadline = None;
+            }
+            self.pump(key);
+        }
+        if let Some(waiting) = peer_waits {
+            self.tell(id, &Message::StreamFenced(waiting));
+        }
+        if !over {
+            self.core.plan(RailSet::default(), |p, now| p.planner.handle_path_failed(path, Cause::PathFault, now));
+        }
+        self.settle_fence(id, place);
+    }
+
+    /// The last socket of a shared-memory stream has ended: the peer copies no more.
+    pub(super) fn lingered(&mut self, id: u64, stream: StreamId) {
+        if let Some(place) = self.stream(id, (stream.kind, stream.index)) {
+            place.lingering = false;
+        }
+        self.settle_fence(id, (stream.kind, stream.index));
+    }
+
+    fn settle_fence(&mut self, id: u64, place: Place) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        let (over, path) = (live.over, Core::path(&live.session, place.0, place.1));
+        let Some(stream) = live.streams.places.get_mut(&place) else { return };
+        let there = if over { !stream.lingering } else { stream.fenced_there };
+        if stream.fencing && !stream.attached && there {
+            stream.fencing = false;
+            self.report_fenced(path);
+        }
+        self.bury(id);
+    }
+
+    /// The session is over: all its streams are closed.
+    pub(super) fn close_streams(&mut self, id: u64) {
+        let dials = |role: &Role| matches!(role, Role::Stream { session, .. } if *session == id);
+        let keys: Vec<usize> = self.conns.iter().filter(|(_, c)| dials(&c.role)).map(|(key, _)| key).collect();
+        for key in keys {
+            self.close(key);
+        }
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        let mut closing = Vec::new();
+        for (&(kind, index), stream) in &mut live.streams.places {
+            stream.dialling = false;
+            stream.open_by = None;
+            stream.peer_waits = None;
+            if stream.attached {
+                closing.push(StreamId { kind, index, incarnation: stream.incarnation });
+            }
+        }
+        for stream in closing {
+            self.tell_worker_to_close(id, stream);
+        }
+    }
+}

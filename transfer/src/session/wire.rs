@@ -1,0 +1,343 @@
+//! Messages of the control connection and of a stream's first exchange.
+//!
+//! Each is a magic number, a length and a body of at most [`BODY_MAX`] bytes. Data streams speak two of them
+//! ([`Message::StreamHello`], [`Message::StreamWelcome`]) before their frames begin.
+
+use crate::session::codec::{DecodeError, Reader, Writer};
+use crate::transport::TransportKind;
+
+/// First bytes of every message: anything else on the port is told apart at once.
+pub(crate) const MAGIC: [u8; 4] = *b"kvr\x01";
+pub(crate) const PREFIX_BYTES: usize = 8;
+pub(crate) const BODY_MAX: usize = 8192;
+/// Protocol versions that this build speaks.
+pub(crate) const VERSIONS: (u16, u16) = (1, 1);
+
+/// Which host a process runs on, and as whom: equal on both sides means that shared memory may work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostId {
+    pub(crate) boot: [u8; 16],
+    pub(crate) user: u32,
+}
+
+/// What an engine says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) generation: u64,
+    pub(crate) host: HostId,
+    /// Port that it listens on: with the address it names the place where this engine lives.
+    pub(crate) port: u16,
+    /// Bit per [`TransportKind`].
+    pub(crate) transports: u8,
+    /// Streams of a transport that it wants.
+    pub(crate) streams: u8,
+}
+
+/// One stream of a session under one opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StreamId {
+    pub(crate) kind: TransportKind,
+    pub(crate) index: u8,
+    /// Counts openings: a fence of an old one does not touch a new one.
+    pub(crate) incarnation: u32,
+}
+
+/// Why a peer is turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum RefuseCode {
+    NotAnEngine = 1,
+    Version = 2,
+    TooManyPeers = 3,
+    NoTransport = 4,
+    Myself = 5,
+    UnknownSession = 6,
+    Fenced = 7,
+    Timeout = 8,
+}
+
+impl RefuseCode {
+    fn from_byte(byte: u8) -> Result<Self, DecodeError> {
+        Ok(match byte {
+            1 => Self::NotAnEngine,
+            2 => Self::Version,
+            3 => Self::TooManyPeers,
+            4 => Self::NoTransport,
+            5 => Self::Myself,
+            6 => Self::UnknownSession,
+            7 => Self::Fenced,
+            8 => Self::Timeout,
+            _ => return Err(DecodeError),
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// First word of who dials.
+    Hello {
+        versions: (u16, u16),
+        me: Identity,
+    },
+    /// Answer: the version chosen, who is here. Nothing is bound yet.
+    Offer {
+        version: u16,
+        me: Identity,
+    },
+    /// The dialler wants the session; a session of that number that it no longer has is to be ended first.
+    Commit {
+        supersede: u64,
+    },
+    /// The session exists. Streams are opened with the token.
+    Welcome {
+        session: u64,
+        token: [u8; 16],
+        unix: Vec<u8>,
+    },
+    /// A session with you exists already.
+    Exists {
+        session: u64,
+    },
+    /// You dialled me while I dialled you: mine is the one that goes on.
+    Yield,
+    Refuse {
+        code: RefuseCode,
+        versions: (u16, u16),
+    },
+    StreamHello {
+        session: u64,
+        token: [u8; 16],
+        stream: StreamId,
+    },
+    StreamWelcome,
+    Heartbeat,
+    /// Close this stream (and older openings of it); answer when nothing of it can touch memory.
+    FenceStream(StreamId),
+    StreamFenced(StreamId),
+    /// Please dial this stream again.
+    OpenStream {
+        kind: TransportKind,
+        index: u8,
+    },
+    Notify {
+        seq: u64,
+        payload: Vec<u8>,
+    },
+    NotifyAck {
+        seq: u64,
+        accepted: bool,
+    },
+    Bye,
+}
+
+fn kind_byte(kind: TransportKind) -> u8 {
+    match kind {
+        TransportKind::Shm => 0,
+        TransportKind::Tcp => 1,
+    }
+}
+
+fn kind_of(byte: u8) -> Result<TransportKind, DecodeError> {
+    match byte {
+        0 => Ok(TransportKind::Shm),
+        1 => Ok(TransportKind::Tcp),
+        _ => Err(DecodeError),
+    }
+}
+
+/// The bit of a transport in [`Identity::transports`].
+pub(crate) fn transport_bit(kind: TransportKind) -> u8 {
+    1 << kind_byte(kind)
+}
+
+fn put_identity(w: &mut Writer, me: &Identity) {
+    w.u64(me.generation);
+    w.raw(&me.host.boot);
+    w.u32(me.host.user);
+    w.u16(me.port);
+    w.u8(me.transports);
+    w.u8(me.streams);
+}
+
+fn take_identity(r: &mut Reader<'_>) -> Result<Identity, DecodeError> {
+    Ok(Identity {
+        generation: r.u64()?,
+        host: HostId { boot: r.array()?, user: r.u32()? },
+        port: r.u16()?,
+        transports: r.u8()?,
+        streams: r.u8()?,
+    })
+}
+
+fn put_stream(w: &mut Writer, stream: &StreamId) {
+    w.u8(kind_byte(stream.kind));
+    w.u8(stream.index);
+    w.u32(stream.incarnation);
+}
+
+fn take_stream(r: &mut Reader<'_>) -> Result<StreamId, DecodeError> {
+    Ok(StreamId { kind: kind_of(r.u8()?)?, index: r.u8()?, incarnation: r.u32()? })
+}
+
+impl Message {
+    /// The message with its prefix.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(96);
+        w.raw(&MAGIC);
+        w.u32(0);
+        match self {
+            Self::Hello { versions, me } => {
+                w.u8(1);
+                w.u16(versions.0);
+                w.u16(versions.1);
+                put_identity(&mut w, me);
+            }
+            Self::Offer { version, me } => {
+                w.u8(2);
+                w.u16(*version);
+                put_identity(&mut w, me);
+            }
+            Self::Commit { supersede } => {
+                w.u8(3);
+                w.u64(*supersede);
+            }
+            Self::Welcome { session, token, unix } => {
+                w.u8(4);
+                w.u64(*session);
+                w.raw(token);
+                w.bytes(unix);
+            }
+            Self::Exists { session } => {
+                w.u8(5);
+                w.u64(*session);
+            }
+            Self::Yield => w.u8(6),
+            Self::Refuse { code, versions } => {
+                w.u8(7);
+                w.u8(*code as u8);
+                w.u16(versions.0);
+                w.u16(versions.1);
+            }
+            Self::StreamHello { session, token, stream } => {
+                w.u8(8);
+                w.u64(*session);
+                w.raw(token);
+                put_stream(&mut w, stream);
+            }
+            Self::StreamWelcome => w.u8(9),
+            Self::Heartbeat => w.u8(10),
+            Self::FenceStream(stream) => {
+                w.u8(11);
+                put_stream(&mut w, stream);
+            }
+            Self::StreamFenced(stream) => {
+                w.u8(12);
+                put_stream(&mut w, stream);
+            }
+            Self::OpenStream { kind, index } => {
+                w.u8(13);
+                w.u8(kind_byte(*kind));
+                w.u8(*index);
+            }
+            Self::Notify { seq, payload } => {
+                w.u8(14);
+                w.u64(*seq);
+                w.bytes(payload);
+            }
+            Self::NotifyAck { seq, accepted } => {
+                w.u8(15);
+                w.u64(*seq);
+                w.u8(u8::from(*accepted));
+            }
+            Self::Bye => w.u8(16),
+        }
+        let mut bytes = w.into_inner();
+        let len = (bytes.len() - PREFIX_BYTES) as u32;
+        bytes[4..8].copy_from_slice(&len.to_le_bytes());
+        bytes
+    }
+
+    /// Length of the body behind a prefix, if it is one.
+    pub(crate) fn body_len(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, DecodeError> {
+        let len = u32::from_le_bytes([prefix[4], prefix[5], prefix[6], prefix[7]]) as usize;
+        if prefix[..4] != MAGIC || len == 0 || len > BODY_MAX { Err(DecodeError) } else { Ok(len) }
+    }
+
+    /// Reads a body; every byte of it must be used.
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(body);
+        let message = match r.u8()? {
+            1 => Self::Hello { versions: (r.u16()?, r.u16()?), me: take_identity(&mut r)? },
+            2 => Self::Offer { version: r.u16()?, me: take_identity(&mut r)? },
+            3 => Self::Commit { supersede: r.u64()? },
+            4 => Self::Welcome { session: r.u64()?, token: r.array()?, unix: r.bytes()?.to_vec() },
+            5 => Self::Exists { session: r.u64()? },
+            6 => Self::Yield,
+            7 => Self::Refuse { code: RefuseCode::from_byte(r.u8()?)?, versions: (r.u16()?, r.u16()?) },
+            8 => Self::StreamHello { session: r.u64()?, token: r.array()?, stream: take_stream(&mut r)? },
+            9 => Self::StreamWelcome,
+            10 => Self::Heartbeat,
+            11 => Self::FenceStream(take_stream(&mut r)?),
+            12 => Self::StreamFenced(take_stream(&mut r)?),
+            13 => Self::OpenStream { kind: kind_of(r.u8()?)?, index: r.u8()? },
+            14 => Self::Notify { seq: r.u64()?, payload: r.bytes()?.to_vec() },
+            15 => Self::NotifyAck { seq: r.u64()?, accepted: r.u8()? != 0 },
+            16 => Self::Bye,
+            _ => return Err(DecodeError),
+        };
+        // A longer body is a later version's: it was not negotiated.
+        if r.remaining() == 0 { Ok(message) } else { Err(DecodeError) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Message> {
+        let host = HostId { boot: [7; 16], user: 1000 };
+        let me = Identity { generation: 1, host, port: 2, transports: 3, streams: 4 };
+        let stream = StreamId { kind: TransportKind::Tcp, index: 1, incarnation: 9 };
+        vec![
+            Message::Hello { versions: (1, 4), me },
+            Message::Offer { version: 1, me },
+            Message::Commit { supersede: 5 },
+            Message::Welcome { session: 6, token: [8; 16], unix: b"\0name".to_vec() },
+            Message::Exists { session: 6 },
+            Message::Yield,
+            Message::Refuse { code: RefuseCode::Version, versions: VERSIONS },
+            Message::StreamHello { session: 6, token: [8; 16], stream },
+            Message::StreamWelcome,
+            Message::Heartbeat,
+            Message::FenceStream(stream),
+            Message::StreamFenced(stream),
+            Message::OpenStream { kind: TransportKind::Shm, index: 0 },
+            Message::Notify { seq: 3, payload: b"hello".to_vec() },
+            Message::NotifyAck { seq: 3, accepted: true },
+            Message::Bye,
+        ]
+    }
+
+    #[test]
+    fn messages_come_back_and_cut_ones_are_refused() {
+        for message in samples() {
+            let bytes = message.encode();
+            let len = Message::body_len(bytes.first_chunk().unwrap()).unwrap();
+            assert_eq!(len, bytes.len() - PREFIX_BYTES);
+            assert_eq!(Message::decode(&bytes[PREFIX_BYTES..]), Ok(message.clone()));
+            for cut in PREFIX_BYTES..bytes.len() {
+                assert_eq!(Message::decode(&bytes[PREFIX_BYTES..cut]), Err(DecodeError), "{message:?}");
+            }
+            let mut longer = bytes[PREFIX_BYTES..].to_vec();
+            longer.push(0);
+            assert_eq!(Message::decode(&longer), Err(DecodeError));
+        }
+    }
+
+    #[test]
+    fn other_protocols_and_huge_lengths_are_refused_by_the_prefix() {
+        for prefix in [*b"GET / HT", [0x16, 3, 1, 2, 0, 1, 0, 1], *b"kvr\x01\xff\xff\xff\x7f", *b"kvr\x01\0\0\0\0"] {
+            assert_eq!(Message::body_len(&prefix), Err(DecodeError));
+        }
+    }
+}

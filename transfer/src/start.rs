@@ -1,0 +1,92 @@
+//! Starting an engine: checks, sockets, threads.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use crate::config::EngineConfig;
+use crate::core::{Core, SHM_RAIL};
+use crate::engine::EngineError;
+use crate::mailbox::Mailbox;
+use crate::session::control::Control;
+use crate::session::wire::{HostId, Identity, transport_bit};
+use crate::transport::sys::Poller;
+use crate::transport::{TransportKind, shm};
+use crate::worker::{self, Worker};
+
+fn os(what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
+    move |source| EngineError::Os { what, source }
+}
+
+fn check(config: &EngineConfig) -> Result<(), EngineError> {
+    let wrong = |name, reason| Err(EngineError::Config { name, reason });
+    if config.transports.is_empty() {
+        return wrong("transports", "none is given");
+    }
+    if !(1..=SHM_RAIL).contains(&config.streams_per_peer) {
+        return wrong("streams_per_peer", "must be 1 to 32");
+    }
+    if !(1..=usize::from(SHM_RAIL)).contains(&config.workers) {
+        return wrong("workers", "must be 1 to 32");
+    }
+    if config.heartbeat.is_zero() || config.peer_timeout < config.heartbeat * 2 {
+        return wrong("peer_timeout", "must be at least two heartbeats");
+    }
+    if config.connect_timeout.is_zero() {
+        return wrong("connect_timeout", "must not be zero");
+    }
+    Ok(())
+}
+
+/// This boot of this host, and this process's user.
+fn host_id() -> HostId {
+    let mut boot = [0; 16];
+    if let Ok(text) = std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        for (byte, pair) in boot.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok()).unwrap_or(0);
+        }
+    } else {
+        // Unknown: equal to nobody's.
+        boot = crate::random::token();
+    }
+    HostId { boot, user: rustix::process::geteuid().as_raw() }
+}
+
+pub(crate) fn start(config: EngineConfig) -> Result<Arc<Core>, EngineError> {
+    check(&config)?;
+    let listener = TcpListener::bind(config.listen).map_err(os("binding the listener"))?;
+    listener.set_nonblocking(true).map_err(os("binding the listener"))?;
+    let local_addr = listener.local_addr().map_err(os("binding the listener"))?;
+    let unix = if config.transports.contains(&TransportKind::Shm) {
+        Some(shm::listen().map_err(os("binding the shared-memory listener"))?)
+    } else {
+        None
+    };
+    let (control_poller, control_waker) = Poller::new().map_err(os("making a poller"))?;
+    let (mut pollers, mut handles) = (Vec::new(), Vec::new());
+    for _ in 0..config.workers {
+        let (poller, waker) = Poller::new().map_err(os("making a poller"))?;
+        pollers.push(poller);
+        handles.push(worker::Handle::new(waker));
+    }
+    let transports = config.transports.iter().fold(0, |bits, kind| bits | transport_bit(*kind));
+    let streams = config.streams_per_peer;
+    let core = Core::new(config, local_addr, handles, Mailbox::new(control_waker));
+    let me = Identity { generation: core.generation, host: host_id(), port: local_addr.port(), transports, streams };
+    let control = Control::new(Arc::clone(&core), control_poller, listener, unix, me).map_err(os("making a poller"))?;
+    for (index, poller) in pollers.into_iter().enumerate() {
+        let worker = Worker::new(Arc::clone(&core), index, poller);
+        spawn(&core, format!("kvrail-move-{index}"), move || worker.run())?;
+    }
+    spawn(&core, "kvrail-control".into(), move || control.run())?;
+    Ok(core)
+}
+
+fn spawn(core: &Core, name: String, body: impl FnOnce() + Send + 'static) -> Result<(), EngineError> {
+    let thread = std::thread::Builder::new().name(name).spawn(body);
+    thread.map(drop).map_err(|source| {
+        core.stop();
+        EngineError::Os { what: "starting a thread", source }
+    })
+}

@@ -1,0 +1,1 @@
+//! Faults by seed: a decorator of rails for tests.

@@ -1,0 +1,219 @@
+//! The framed stream that tcp and shm share.
+//!
+//! It plays both parts: *initiator* for slices that are submitted here, *owner* for frames that the peer sends. The
+//! payload either follows its frame (tcp) or is copied by the receiver out of an exported region (shm). One worker owns
+//! a stream; nothing here locks, and buffers, gather lists and frames are reused.
+//!
+//! # Memory
+//! What a stream points to is kept alive by the frame, sink or flight that points to it: the initiator's region by its
+//! [`Job`], the owner's by a [`Pin`] of the lease. A pin also keeps the fence from passing; [`Stream::fence`] gives it
+//! back by turning the rest of such a frame away from the memory.
+
+mod leases;
+mod rx;
+mod serve;
+mod tx;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::integrity::Crc;
+use crate::plan::{Completion, Direction, Piece, SliceId};
+use crate::session::lease::{LeaseTable, Pin};
+use crate::telemetry::Counters;
+use crate::transport::frame::{ENTRIES_MAX, Entry, Header, Kind, PAYLOAD_MAX, Status, push_entry};
+use crate::transport::shm::Exchange;
+use crate::transport::{Job, Post, PostError, Rail, RailError};
+
+use leases::LeaseCache;
+use rx::Rx;
+use tx::{Keep, Tx};
+
+/// Slices queued for sending at which a stream wants no more: one on the wire, one behind it.
+const QUEUE_WANTED: usize = 2;
+/// Slices of ours without a word, at most.
+const FLIGHT_MAX: usize = 512;
+/// Reads of a peer that may wait here.
+const SERVING_MAX: usize = 1024;
+
+/// What the receiving side of every stream of an engine needs.
+pub(crate) struct Owner {
+    pub(crate) generation: u64,
+    pub(crate) leases: Arc<LeaseTable>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// One of our slices between `submit` and its completion.
+struct Flight {
+    job: Arc<Job>,
+    direction: Direction,
+    /// Where a read's bytes go; empty for a write.
+    pieces: Vec<Piece>,
+    bytes: u64,
+    /// The payload of a read came, and did not fit its checksum.
+    corrupt: bool,
+}
+
+/// A stream to one peer.
+pub(crate) struct Stream {
+    fd: OwnedFd,
+    owner: Arc<Owner>,
+    leases: LeaseCache,
+    /// Present where regions are exchanged and payload is copied by the receiver.
+    shm: Option<Exchange>,
+    tx: Tx,
+    rx: Rx,
+    flights: HashMap<u64, Flight>,
+    spare_pieces: Vec<Vec<Piece>>,
+    done: VecDeque<Completion>,
+}
+
+impl Stream {
+    pub(crate) fn new(fd: OwnedFd, owner: Arc<Owner>, shm: Option<Exchange>) -> Self {
+        Self {
+            fd,
+            owner,
+            leases: LeaseCache::default(),
+            shm,
+            tx: Tx::default(),
+            rx: Rx::default(),
+            flights: HashMap::new(),
+            spare_pieces: Vec::new(),
+            done: VecDeque::new(),
+        }
+    }
+
+    fn complete(&mut self, id: u64, status: Status) {
+        if let Some(mut flight) = self.flights.remove(&id) {
+            let status = if flight.corrupt && status == Status::Ok { Status::Corrupt } else { status };
+            flight.pieces.clear();
+            if flight.direction == Direction::Read {
+                self.spare_pieces.push(flight.pieces);
+            }
+            self.done.push_back(Completion { slice: SliceId::from_bits(id), outcome: status.outcome() });
+        }
+    }
+
+    /// Queues the frame that lets the peer map `region`, unless it has it already.
+    fn export(&mut self, region: &crate::memory::Region) -> Result<(), PostError> {
+        let Some(shm) = &mut self.shm else { return Ok(()) };
+        if region.share().is_none() {
+            return Err(PostError::Unreachable);
+        }
+        if shm.note_export(region.id()) {
+            let mut header = Header::new(Kind::Export, region.len() as u64);
+            header.region = region.id();
+            self.tx.push(header, |_| {}, Keep::Export(region.clone()));
+        }
+        Ok(())
+    }
+}
+
+impl Rail for Stream {
+    fn readiness(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    fn submit(&mut self, post: &Post<'_>, _now: Instant) -> Result<(), PostError> {
+        if self.flights.len() >= FLIGHT_MAX {
+            return Err(PostError::Full);
+        }
+        if post.pieces.len() > ENTRIES_MAX || post.bytes > PAYLOAD_MAX {
+            return Err(PostError::Unreachable);
+        }
+        let id = post.id.to_bits();
+        let kind = match (post.direction, self.shm.is_some()) {
+            (Direction::Read, _) => Kind::Read,
+            (Direction::Write, false) => Kind::Write,
+            (Direction::Write, true) => Kind::WriteRef,
+        };
+        if kind == Kind::WriteRef {
+            self.export(&post.job.region)?;
+        }
+        let mapping = post.job.region.mapping();
+        let mut crc = (post.job.checksum && post.direction == Direction::Write).then(Crc::default);
+        let mut frame = self.tx.frame();
+        for piece in post.pieces {
+            let Some(base) = mapping.at(piece.local, piece.len) else {
+                self.tx.recycle(frame);
+                return Err(PostError::Unreachable);
+            };
+            // No longer than PAYLOAD_MAX, which the sum above is under.
+            let len = piece.len as u32;
+            push_entry(&mut frame.head, kind, Entry { key: piece.remote, value: len, source: piece.local });
+            if let Some(crc) = &mut crc {
+                // SAFETY: `at` proved the range; the job keeps the region mapped.
+                unsafe { crc.add(base, len as usize) };
+            }
+        }
+        let mut header = Header::new(kind, id);
+        header.entries = post.pieces.len() as u16;
+        header.bytes = post.bytes as u32;
+        (header.lease, header.key, header.generation) = (post.job.lease, post.job.key, post.job.generation);
+        header.region = post.job.region.id();
+        header.payload_crc = crc.map(Crc::finish);
+        // A read's flag asks for a checksum; it has none to give.
+        if post.job.checksum && post.direction == Direction::Read {
+            header.payload_crc = Some(0);
+        }
+        frame.seal(&header);
+        if kind == Kind::Write {
+            for piece in post.pieces {
+                if let Some(base) = mapping.at(piece.local, piece.len) {
+                    frame.iov.push(base, piece.len as usize);
+                }
+            }
+        }
+        frame.keep = Keep::Job(Arc::clone(post.job));
+        self.tx.queue(frame);
+        let mut pieces = Vec::new();
+        if post.direction == Direction::Read {
+            pieces = self.spare_pieces.pop().unwrap_or_default();
+            pieces.extend_from_slice(post.pieces);
+        }
+        let job = Arc::clone(post.job);
+        self.flights.insert(id, Flight { job, direction: post.direction, pieces, bytes: post.bytes, corrupt: false });
+        Ok(())
+    }
+
+    fn progress(&mut self, now: Instant) -> Result<bool, RailError> {
+        let mut more = self.receive(now)?;
+        more |= self.transmit()?;
+        Ok(more)
+    }
+
+    fn completion(&mut self) -> Option<Completion> {
+        self.done.pop_front()
+    }
+
+    fn room(&self) -> usize {
+        QUEUE_WANTED.saturating_sub(self.tx.len()).min(FLIGHT_MAX - self.flights.len())
+    }
+
+    fn fence(&mut self) {
+        self.leases.sweep();
+        self.tx.fence();
+        self.rx.fence();
+    }
+
+    fn close(self: Box<Self>) -> Option<OwnedFd> {
+        let lent = self.shm.is_some() && self.flights.values().any(|f| f.direction == Direction::Write);
+        lent.then_some(self.fd)
+    }
+
+    fn ready(&mut self, readable: bool, writable: bool) {
+        self.rx.readable |= readable;
+        self.tx.writable |= writable;
+    }
+}
+
+/// A pin whose lease has been revoked is given back here.
+fn release_revoked(pin: &mut Option<Pin>) -> bool {
+    let revoked = pin.as_ref().is_some_and(|p| p.lease().is_revoked());
+    if revoked {
+        *pin = None;
+    }
+    revoked
+}

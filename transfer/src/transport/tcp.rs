@@ -1,0 +1,34 @@
+//! TCP streams: the payload follows its frame and is received straight into place.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Socket, TcpKeepalive};
+
+use crate::transport::stream::{Owner, Stream};
+
+/// Socket buffers, in bytes: two slices each way. The kernel caps them by its own limits.
+const BUFFER_BYTES: usize = 4 << 20;
+
+/// Sets what a data or control socket wants: no Nagle delay, and an end of its own when the peer's host falls silent.
+pub(crate) fn tune(socket: &Socket, silence: Duration) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_user_timeout(Some(silence))?;
+    // The kernel counts these in whole seconds.
+    let probe = silence.max(Duration::from_secs(1));
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe))
+}
+
+/// Gives a data socket its buffers.
+pub(crate) fn tune_data(socket: &Socket) -> io::Result<()> {
+    socket.set_send_buffer_size(BUFFER_BYTES)?;
+    socket.set_recv_buffer_size(BUFFER_BYTES)
+}
+
+/// A rail over a connected stream.
+pub(crate) fn rail(socket: OwnedFd, owner: Arc<Owner>) -> Stream {
+    Stream::new(socket, owner, None)
+}

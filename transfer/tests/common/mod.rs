@@ -1,0 +1,89 @@
+//! What the transfer engine's tests share: engines, patterns, leases.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::time::{Duration, Instant};
+
+use kvrail_transfer::{
+    Access, ByteRange, Direction, Engine, EngineConfig, Lease, LeaseRequest, MemoryKind, Op, Peer, Region,
+    TransferRequest, TransportKind,
+};
+
+/// Bound of everything that must not hang.
+pub const LONG: Duration = Duration::from_secs(20);
+
+pub fn config(kind: TransportKind) -> EngineConfig {
+    EngineConfig {
+        transports: vec![kind],
+        heartbeat: Duration::from_millis(100),
+        peer_timeout: Duration::from_millis(800),
+        ..EngineConfig::default()
+    }
+}
+
+pub fn engine(kind: TransportKind) -> Engine {
+    Engine::start(config(kind)).expect("an engine starts")
+}
+
+/// Two connected engines: initiator, owner, and the owner as the initiator's peer.
+pub async fn pair(kind: TransportKind) -> (Engine, Engine, Peer) {
+    let (a, b) = (engine(kind), engine(kind));
+    let peer = a.connect(b.local_addr(), Some(b.generation())).await.expect("connects");
+    (a, b, peer)
+}
+
+/// Bytes that differ at every offset and for every seed.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 24) as u8
+        })
+        .collect()
+}
+
+pub fn region(engine: &Engine, len: usize, fill: &[u8]) -> Region {
+    let region = engine.allocate(len, MemoryKind::Shared).expect("memory");
+    region.write(0, fill);
+    region
+}
+
+pub fn bytes(region: &Region) -> Vec<u8> {
+    let mut out = vec![0; region.len()];
+    region.read(0, &mut out);
+    out
+}
+
+pub fn lend(engine: &Engine, region: &Region, access: Access, ranges: &[(u64, u64)]) -> Lease {
+    let ranges = ranges.iter().map(|&(offset, len)| ByteRange { offset, len }).collect();
+    engine.grant(LeaseRequest { region, ranges, access, ttl: Duration::from_secs(60) }).expect("a lease")
+}
+
+pub fn lend_all(engine: &Engine, region: &Region, access: Access) -> Lease {
+    lend(engine, region, access, &[(0, region.len() as u64)])
+}
+
+pub fn request<'a>(
+    region: &'a Region,
+    ticket: &'a kvrail_transfer::LeaseTicket,
+    direction: Direction,
+    ops: Vec<Op>,
+) -> TransferRequest<'a> {
+    TransferRequest { deadline: Instant::now() + LONG, ..TransferRequest::new(region, ticket, direction, ops) }
+}
+
+/// Fails the test where `future` does not end in time.
+pub async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONG, future).await.expect("ends in time")
+}
+
+/// Waits until `condition` holds.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = Instant::now() + LONG;
+    while !condition() {
+        assert!(Instant::now() < until, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
