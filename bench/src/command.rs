@@ -1,61 +1,94 @@
-//! `kvrail bench …` as the binary embeds it.
+//! `kvrail bench …` as the binary embeds it: [`command`] is the subcommand, [`run`] runs what it parsed.
 
-use std::process::ExitCode;
+use clap::{ArgMatches, FromArgMatches, Subcommand};
+use serde::Serialize;
 
 use crate::transfer::{self, FarCommand};
-
-/// Status when a floor that was stated on the command line is missed.
-const MISSED: u8 = 3;
+use crate::{serving, show};
 
 /// What to measure.
-#[derive(Clone, Debug, clap::Subcommand)]
-pub enum Bench {
+#[derive(Clone, Debug, Subcommand)]
+enum Bench {
     /// The transfer engine between two processes of this machine, beside plain sockets and memcpy.
     /// Example: kvrail bench transfer --expect tcp=0.9 --expect shm=0.85
     Transfer(transfer::Options),
+    /// Separate prefill and decode processes beside one process that does both, through the gateway.
+    /// Example: kvrail bench serve --model FILE.gguf --expect ttft=1.1
+    Serve(serving::Options),
     /// The receiving process of a bench; a bench starts it by itself
     #[command(hide = true)]
     FarSide,
 }
 
-/// Runs it and prints what it found; 0, 1 for an error, 3 for a missed floor.
-#[must_use]
-pub fn run(bench: &Bench) -> ExitCode {
-    match execute(bench) {
-        Ok(code) => code,
-        Err(e) => {
-            eprintln!("error: {e:#}");
-            ExitCode::FAILURE
-        }
-    }
+/// How a bench ended that gave its figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything that was expected on the command line holds.
+    Held,
+    /// Something that was expected was missed; the binary ends with status 3.
+    Missed,
 }
 
-fn execute(bench: &Bench) -> anyhow::Result<ExitCode> {
-    match bench {
+/// The subcommand `bench` and all below it.
+#[must_use]
+pub fn command() -> clap::Command {
+    let bench = clap::Command::new("bench").about("Measure this machine: the transfer engine, the services");
+    Bench::augment_subcommands(bench.subcommand_required(true).arg_required_else_help(true))
+}
+
+/// Runs what [`command`] parsed and prints what it found.
+///
+/// # Errors
+/// If there are no figures.
+pub fn run(matches: &ArgMatches) -> anyhow::Result<Verdict> {
+    match Bench::from_arg_matches(matches)? {
         Bench::Transfer(options) => {
-            let report = transfer::run(options, &far_command()?)?;
-            if options.json {
-                println!("{}", serde_json::to_string_pretty(&report)?);
-            } else {
-                print!("{}", report.text());
-            }
-            Ok(verdict(&report.missed))
+            let report = transfer::run(&options, &far_command()?)?;
+            print(&report, options.json, report.text(), &report.missed)
+        }
+        Bench::Serve(options) => {
+            let report = serving::run(&options, &std::env::current_exe()?, &far_command()?)?;
+            print(&report, options.json, report.text(), &report.missed)
         }
         Bench::FarSide => {
             transfer::far_side()?;
-            Ok(ExitCode::SUCCESS)
+            Ok(Verdict::Held)
         }
     }
 }
 
-fn verdict(missed: &[String]) -> ExitCode {
+fn print(report: &impl Serialize, json: bool, text: String, missed: &[String]) -> anyhow::Result<Verdict> {
+    show::progress("");
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print!("{text}");
+    }
     for missed in missed {
         eprintln!("missed: {missed}");
     }
-    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(MISSED) }
+    Ok(if missed.is_empty() { Verdict::Held } else { Verdict::Missed })
 }
 
 /// This very program, as the other process.
 fn far_command() -> std::io::Result<FarCommand> {
     Ok(FarCommand { program: std::env::current_exe()?, args: vec!["bench".into(), "far-side".into()] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound_and_refuses_what_it_does_not_know() {
+        command().debug_assert();
+        let parse = |line: &str| command().try_get_matches_from(line.split(' '));
+        assert!(parse("bench transfer --blocks 64 --transports shm --expect tcp=0.9 --expect cpu=1.3").is_ok());
+        assert!(parse("bench serve --streams 1,4 --expect ttft=1.1").is_ok());
+        for bad in
+            ["bench", "bench transfer --expect fast", "bench transfer --transports rdma", "bench serve --streams x"]
+        {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
 }

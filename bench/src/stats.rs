@@ -64,7 +64,13 @@ pub fn median_interval(samples: &[f64], confidence: f64) -> Option<Interval> {
     Some(Interval { median, low: sorted[k], high: sorted[n - 1 - k], coverage: coverage.max(0.0), samples: n })
 }
 
-/// What a contender did when it was its turn.
+/// What a contender's turn brought.
+pub trait Turn {
+    /// Threads of the contender that were ready to run and had no core, on average.
+    fn waiting(&self) -> f64;
+}
+
+/// A turn that does work in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Measure {
     /// Work done: bytes, tokens, whatever the bench counts.
@@ -89,19 +95,19 @@ impl Measure {
     pub fn cost(&self) -> f64 {
         self.cpu_seconds / self.work
     }
+}
 
-    /// Threads that waited for a core, on average.
-    #[must_use]
-    pub fn waiting(&self) -> f64 {
+impl Turn for Measure {
+    fn waiting(&self) -> f64 {
         self.delay_seconds / self.seconds
     }
 }
 
 /// The rounds of a comparison.
 #[derive(Clone, Debug, Serialize)]
-pub struct Rounds {
-    /// Rounds that count; each has one measure a contender, in the contenders' order.
-    pub kept: Vec<Vec<Measure>>,
+pub struct Rounds<T> {
+    /// Rounds that count; each has one turn a contender, in the contenders' order.
+    pub kept: Vec<Vec<T>>,
     /// Rounds that were thrown away because of excess run-queue delay.
     pub discarded: usize,
 }
@@ -116,34 +122,35 @@ pub fn turns(round: usize, contenders: usize) -> Vec<usize> {
 /// Which rounds were calm: every contender's waiting within [`WAITING_EXCESS_MAX`] of its own calmest round. What a
 /// contender's own threads make each other wait is part of it and no disturbance.
 #[must_use]
-pub fn calm(rounds: &[Vec<Measure>]) -> Vec<bool> {
+pub fn calm<T: Turn>(rounds: &[Vec<T>]) -> Vec<bool> {
     let contenders = rounds.first().map_or(0, Vec::len);
     let base: Vec<f64> =
         (0..contenders).map(|c| rounds.iter().map(|r| r[c].waiting()).fold(f64::INFINITY, f64::min)).collect();
-    let is_calm = |round: &Vec<Measure>| {
-        round.iter().zip(&base).all(|(measure, base)| measure.waiting() <= base + WAITING_EXCESS_MAX)
-    };
+    let is_calm =
+        |round: &Vec<T>| round.iter().zip(&base).all(|(turn, base)| turn.waiting() <= base + WAITING_EXCESS_MAX);
     rounds.iter().map(is_calm).collect()
 }
 
 /// Lets `contenders` take turns until `wanted` rounds are calm, or three times as many were tried.
 ///
-/// `measure` gets the contender's number and the round's.
+/// `turn` gets the contender's number and the round's.
 ///
 /// # Errors
-/// The first error of a measurement.
-pub fn interleave<E>(
+/// The first error of a turn.
+pub fn interleave<T: Turn, E>(
     contenders: usize,
     wanted: usize,
-    mut measure: impl FnMut(usize, usize) -> Result<Measure, E>,
-) -> Result<Rounds, E> {
-    let mut rounds: Vec<Vec<Measure>> = Vec::new();
+    mut turn: impl FnMut(usize, usize) -> Result<T, E>,
+) -> Result<Rounds<T>, E> {
+    let mut rounds: Vec<Vec<T>> = Vec::new();
     loop {
-        let mut round = vec![Measure::default(); contenders];
-        for contender in turns(rounds.len(), contenders) {
-            round[contender] = measure(contender, rounds.len())?;
-        }
-        rounds.push(round);
+        let order = turns(rounds.len(), contenders);
+        let mut round = order
+            .iter()
+            .map(|&contender| Ok((contender, turn(contender, rounds.len())?)))
+            .collect::<Result<Vec<_>, E>>()?;
+        round.sort_by_key(|&(contender, _)| contender);
+        rounds.push(round.into_iter().map(|(_, turn)| turn).collect());
         let calm = calm(&rounds);
         let kept = calm.iter().filter(|&&c| c).count();
         if kept >= wanted || rounds.len() >= wanted * ATTEMPTS_A_ROUND {
@@ -154,15 +161,15 @@ pub fn interleave<E>(
     }
 }
 
-impl Rounds {
+impl<T> Rounds<T> {
     /// Median of a figure of one contender.
-    pub fn median(&self, contender: usize, figure: impl Fn(&Measure) -> f64) -> Option<Interval> {
+    pub fn median(&self, contender: usize, figure: impl Fn(&T) -> f64) -> Option<Interval> {
         let samples: Vec<f64> = self.kept.iter().map(|round| figure(&round[contender])).collect();
         median_interval(&samples, 0.95)
     }
 
     /// Median of the same-round ratios of a figure: contender `of` to contender `to`.
-    pub fn ratio(&self, of: usize, to: usize, figure: impl Fn(&Measure) -> f64) -> Option<Interval> {
+    pub fn ratio(&self, of: usize, to: usize, figure: impl Fn(&T) -> f64) -> Option<Interval> {
         let samples: Vec<f64> = self.kept.iter().map(|round| figure(&round[of]) / figure(&round[to])).collect();
         median_interval(&samples, 0.95)
     }
@@ -227,7 +234,7 @@ mod tests {
     #[test]
     fn a_disturbed_round_is_replaced_and_counted() {
         let mut order = Vec::new();
-        let rounds = interleave::<()>(2, 4, |contender, round| {
+        let rounds = interleave::<_, ()>(2, 4, |contender, round| {
             order.push(contender);
             // Contender 1 always has half a thread waiting: its own; in rounds 1 and 3 somebody else's besides.
             let own = if contender == 1 { 0.5 } else { 0.0 };
@@ -243,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_machine_that_never_calms_down_ends_the_comparison_all_the_same() {
-        let rounds = interleave::<()>(1, 5, |_, round| Ok(measure(1.0, if round == 0 { 0.0 } else { 1.0 }))).unwrap();
+        let rounds =
+            interleave::<_, ()>(1, 5, |_, round| Ok(measure(1.0, if round == 0 { 0.0 } else { 1.0 }))).unwrap();
         assert_eq!((rounds.kept.len(), rounds.discarded), (1, 14));
         assert_eq!(interleave(1, 1, |_, _| Err::<Measure, _>("broken")).unwrap_err(), "broken");
     }

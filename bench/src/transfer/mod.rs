@@ -12,8 +12,6 @@ mod raw;
 mod report;
 mod shape;
 
-use std::io::IsTerminal;
-
 pub use control::{FarCommand, Wire};
 pub use far::far_side;
 pub use report::{Batch, Expect, Machine, Pair, Report};
@@ -23,6 +21,7 @@ use engine::Kvrail;
 use raw::{Memcpy, Sockets};
 use shape::{Check, Shape};
 
+use crate::show::progress;
 use crate::stats::{Measure, interleave, median_interval};
 use crate::usage::Usage;
 
@@ -243,30 +242,27 @@ fn one_submit(options: &Options, wire: Wire, kvrail: &mut Kvrail, pool: &Shape) 
     })
 }
 
-/// Seconds that `bytes` take over `wire` when they are moved at once, in blocks, on an idle path between two processes:
-/// the median of `times` transfers, each verified.
-///
-/// # Errors
-/// [`BenchError`].
-pub fn at_once(
-    wire: Wire,
-    blocks: usize,
-    block_bytes: usize,
-    times: usize,
-    far: &FarCommand,
-) -> Result<f64, BenchError> {
-    let shape = Shape { slots: blocks, blocks, block_bytes, seed: 1 };
-    let mut kvrail = Kvrail::start(far, wire, shape)?;
-    turn(&mut kvrail, 0, Check::All)?;
-    let seconds: Result<Vec<f64>, _> = (1..=times as u64)
-        .map(|tag| Ok::<_, BenchError>(turn(&mut kvrail, tag, Check::All)?.measure.seconds))
-        .collect();
-    median_interval(&seconds?, 0.95).map(|i| i.median).ok_or_else(|| BenchError::Setting("no transfer".into()))
-}
+/// Blocks that are moved at once over one transport, on an idle path between two processes: what a hand-off would cost
+/// if nothing of it were hidden behind the computation.
+pub struct AtOnce(Kvrail);
 
-/// One line that is written over, where somebody looks.
-fn progress(line: &str) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{line}");
+impl AtOnce {
+    /// Starts both sides, and moves everything once so that all memory is touched.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub fn start(wire: Wire, blocks: usize, block_bytes: usize, far: &FarCommand) -> Result<Self, BenchError> {
+        let shape = Shape { slots: blocks, blocks, block_bytes, seed: 1 };
+        let mut this = Self(Kvrail::start(far, wire, shape)?);
+        this.measure(0)?;
+        Ok(this)
+    }
+
+    /// One transfer, every byte of it verified; give each a number of its own.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub fn measure(&mut self, number: u64) -> Result<Measure, BenchError> {
+        Ok(turn(&mut self.0, number, Check::All)?.measure)
     }
 }

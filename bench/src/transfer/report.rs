@@ -3,13 +3,12 @@
 use std::fs;
 use std::str::FromStr;
 
-use comfy_table::presets::UTF8_BORDERS_ONLY;
-use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
 use super::control::Wire;
 use super::shape::Shape;
-use crate::stats::{Interval, Measure, Rounds};
+use crate::show::table;
+use crate::stats::{Interval, Measure, Rounds, Turn};
 
 /// All that was measured.
 #[derive(Debug, Serialize)]
@@ -86,7 +85,12 @@ pub struct Batch {
 }
 
 impl Pair {
-    pub(super) fn new(transport: Wire, names: [String; 2], rounds: Rounds, blocks_verified: usize) -> Option<Self> {
+    pub(super) fn new(
+        transport: Wire,
+        names: [String; 2],
+        rounds: Rounds<Measure>,
+        blocks_verified: usize,
+    ) -> Option<Self> {
         let both = |figure: fn(&Measure) -> f64| Some([rounds.median(0, figure)?, rounds.median(1, figure)?]);
         Some(Self {
             transport,
@@ -173,7 +177,7 @@ impl Report {
         }
     }
 
-    /// Tables and what was missed, for people.
+    /// Tables for people.
     #[must_use]
     pub fn text(&self) -> String {
         let machine = &self.machine;
@@ -209,21 +213,8 @@ impl Report {
                 batch.transport, batch.descriptors, batch.descriptor_bytes, batch.submit_ns, batch.total_ns,
             );
         }
-        for missed in &self.missed {
-            out += &format!("MISSED {missed}\n");
-        }
         out
     }
-}
-
-/// A table with a head, numbers to the right.
-pub(crate) fn table(head: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_BORDERS_ONLY).set_header(head.to_vec());
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }
 
 impl Machine {
