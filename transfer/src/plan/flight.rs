@@ -22,7 +22,7 @@ impl Planner {
     pub fn handle_fenced(&mut self, id: PathId, now: Time) {
         let Some(ix) = self.path_ix(id) else { return };
         if self.paths.get(ix).is_some_and(Path::is_usable) {
-            self.trip(ix, Cause::PathFault, now);
+            self.open_circuit(ix, Cause::PathFault, now);
         }
         while let Some(oldest) = self.paths.get(ix).and_then(|path| path.oldest) {
             let Some(attempt) = self.take_attempt(oldest) else { break };
@@ -77,7 +77,7 @@ impl Planner {
     /// Feeds the path's estimates, window and circuit.
     fn learn(&mut self, attempt: &Attempt, now: Time) {
         let Some(id) = self.paths.get(attempt.path).map(|path| path.id) else { return };
-        let fleet = self.fleet(id.peer);
+        let fleet = Fleet::of(self.best_tier(id.peer).map(|path| (path, 0)));
         let Some(path) = self.paths.get_mut(attempt.path) else { return };
         let delay = path.rate.on_landed(&attempt.sent, attempt.bytes, now);
         let target = delay_target(&self.config, path, &fleet);
@@ -101,17 +101,25 @@ impl Planner {
 
     /// Opens a path's circuit; what was in flight on it goes elsewhere and its fence is asked for.
     pub(super) fn trip(&mut self, ix: PathIx, cause: Cause, now: Time) {
-        let Some(path) = self.paths.get_mut(ix) else { return };
-        let (id, mut next) = (path.id, path.oldest);
-        if path.trip(&self.config, &mut self.rng, now) {
-            self.act(Action::Fence(id));
+        if self.open_circuit(ix, cause, now)
+            && let Some(path) = self.paths.get(ix)
+        {
+            self.act(Action::Fence(path.id));
         }
+    }
+
+    /// Like [`Self::trip`], but says whether a fence is needed.
+    fn open_circuit(&mut self, ix: PathIx, cause: Cause, now: Time) -> bool {
+        let Some(path) = self.paths.get_mut(ix) else { return false };
+        let (id, mut next) = (path.id, path.oldest);
+        let needs_fence = path.trip(&self.config, &mut self.rng, now);
         while let Some(slice) = next {
             next = self.attempts.get(slice).and_then(|attempt| attempt.newer);
             self.abandon(slice, cause, now);
         }
         self.arm_path(ix, now);
         self.wake_peer(id.peer);
+        needs_fence
     }
 
     /// The path rests before it is opened again (not at all if its peer is gone).
@@ -134,7 +142,6 @@ impl Planner {
         }
         self.requeue(
             id,
-            path,
             Retry { start, bytes, attempts: tries, cause, failed_on: self.path_id(path), not_before: now },
             now,
         );
@@ -143,16 +150,11 @@ impl Planner {
     fn give_back(&mut self, attempt: &Attempt, cause: Cause, now: Time) {
         let failed_on = self.path_id(attempt.path);
         let Attempt { start, bytes, attempt: attempts, .. } = *attempt;
-        self.requeue(
-            attempt.transfer,
-            attempt.path,
-            Retry { start, bytes, attempts, cause, failed_on, not_before: now },
-            now,
-        );
+        self.requeue(attempt.transfer, Retry { start, bytes, attempts, cause, failed_on, not_before: now }, now);
     }
 
     /// Queues a failed range again: at once where another path can take it, else after a wait; or ends its transfer.
-    fn requeue(&mut self, id: super::TransferId, path: PathIx, mut retry: Retry, now: Time) {
+    fn requeue(&mut self, id: super::TransferId, mut retry: Retry, now: Time) {
         let Some(transfer) = self.transfers.get(id).filter(|transfer| !transfer.ended) else { return };
         let peer = transfer.request.peer;
         retry.attempts = retry.attempts.saturating_add(1);
@@ -160,25 +162,14 @@ impl Planner {
             let culprit = Some((retry.start, retry.bytes, retry.cause));
             return self.fail(id, Failure::Fault(retry.cause), culprit, now);
         }
-        let elsewhere = |ix: &&PathIx| {
-            **ix != path
-                && self.paths.get(**ix).is_some_and(|p| p.is_usable() && !avoids(retry.cause, &retry.failed_on, &p.id))
-        };
-        let alternative = self.peers.get(peer).is_some_and(|peer| peer.paths.iter().any(|ix| elsewhere(&ix)));
+        let alternative = self.best_tier(peer).any(|other| !avoids(retry.cause, &retry.failed_on, &other.id));
         if !alternative {
             retry.not_before = now + self.config.slice_backoff.wait(u32::from(retry.attempts) - 1, &mut self.rng);
         }
-        let not_before = retry.not_before;
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.retries.push_back(retry);
-            if not_before > now && transfer.retry_timer.is_none_or(|at| not_before < at) {
-                let old = transfer.retry_timer.replace(not_before);
-                if let Some(old) = old {
-                    self.disarm(old, Timer::Retry(id));
-                }
-                self.arm(not_before, Timer::Retry(id));
-            }
         }
+        self.arm_retry(id, now);
         if let Some(known) = self.peers.get_mut(peer) {
             known.pending += retry.bytes;
         }
@@ -286,12 +277,12 @@ impl Planner {
         !others.into_iter().any(Path::is_usable)
     }
 
-    /// What the usable paths to a peer, of its best tier, amount to.
-    fn fleet(&self, peer: PeerId) -> Fleet {
-        let Some(peer) = self.peers.get(peer) else { return Fleet::default() };
-        let usable = || peer.paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable());
-        let tier = usable().map(|path| path.spec.tier).min();
-        Fleet::of(usable().filter(|path| Some(path.spec.tier) == tier))
+    /// The usable paths to a peer, of its best tier.
+    fn best_tier(&self, peer: PeerId) -> impl Iterator<Item = &Path> {
+        let paths = self.peers.get(peer).map_or(&[][..], |peer| &peer.paths);
+        let usable = paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable());
+        let tier = usable.clone().map(|path| path.spec.tier).min();
+        usable.filter(move |path| Some(path.spec.tier) == tier)
     }
 
     /// The name of a path that has attempts, and so exists.

@@ -16,7 +16,7 @@ use super::retry::Rng;
 use super::slots::Key;
 use super::time::nanos;
 use super::window::Window;
-use super::{Config, PathId, PathSpec, SliceId, Time};
+use super::{Config, PathId, PathSpec, RailId, SliceId, Time};
 
 /// A path's place in the planner's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,9 +106,21 @@ impl Path {
         Window::new(start as u64, spec.limits.window_min, spec.limits.window_max)
     }
 
+    pub(crate) fn local(&self) -> RailId {
+        self.id.local
+    }
+
     /// May new slices be bound to it?
     pub(crate) fn is_usable(&self) -> bool {
         matches!(self.state, State::Up | State::Probing)
+    }
+
+    /// The transport says anew what the path is like; nothing happened to it.
+    pub(crate) fn renew(&mut self, spec: PathSpec, config: &Config) {
+        if spec.limits != self.spec.limits {
+            self.window = Self::fresh_window(&spec, &self.rate, config);
+        }
+        self.spec = spec;
     }
 
     /// The transport opened it again, perhaps with other properties. What was learnt of its rate is kept.
@@ -188,7 +200,7 @@ impl Path {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{PathLimits, PeerId, RailId};
+    use crate::plan::{PathLimits, PeerId};
 
     fn path(config: &Config) -> Path {
         let id = PathId { peer: PeerId::from_bits(0), local: RailId(0), remote: RailId(0) };

@@ -214,12 +214,16 @@ impl Planner {
                 if let Some(path) = self.paths.get_mut(ix) {
                     match path.state {
                         State::Fencing => return Err(PathError::NotFenced),
-                        State::Up | State::Probing => path.spec = spec,
+                        State::Up | State::Probing => path.renew(spec, &self.config),
                         State::Resting(_) | State::Opening => path.reopen(spec, &self.config, now),
                     }
                 }
-                self.arm_path(ix, now);
             }
+        }
+        // Mates that were alone are no longer: they need not be waited for as long.
+        let mates = self.peers.get(id.peer).map(|peer| peer.paths.clone()).unwrap_or_default();
+        for ix in mates {
+            self.arm_path(ix, now);
         }
         self.wakes.insert(id.local);
         Ok(())
@@ -300,7 +304,8 @@ impl Planner {
             let sum = total.checked_add(op.bytes());
             total = sum.ok_or(SubmitError::WouldExceed { what: "bytes", limit: u64::MAX })?;
         }
-        let fleet = Fleet::of(peer.paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable()));
+        let usable = peer.paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable());
+        let fleet = Fleet::of(usable.map(|path| (path, 0)));
         if request.deadline <= now || is_hopeless(&self.config, &fleet, total, request.deadline, now) {
             return Err(SubmitError::Hopeless);
         }
@@ -348,11 +353,11 @@ impl Planner {
                 Timer::Wake(rail) => self.wakes.insert(rail),
                 Timer::Path(ix) => self.on_path_timer(ix, at, now),
                 Timer::Retry(id) => {
-                    if let Some(transfer) = self.transfers.get_mut(id) {
-                        transfer.retry_timer = None;
-                        let peer = transfer.request.peer;
-                        self.wake_peer(peer);
-                    }
+                    let Some(transfer) = self.transfers.get_mut(id) else { continue };
+                    transfer.retry_timer = None;
+                    let peer = transfer.request.peer;
+                    self.wake_peer(peer);
+                    self.arm_retry(id, now);
                 }
             }
         }
@@ -401,6 +406,17 @@ impl Planner {
 
     pub(super) fn disarm(&mut self, at: Time, timer: Timer) {
         self.timers.remove(&(at, timer));
+    }
+
+    /// Sets the transfer's one timer to the end of the first back-off among its ranges.
+    pub(super) fn arm_retry(&mut self, id: TransferId, now: Time) {
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        let first = transfer.retries.iter().map(|retry| retry.not_before).filter(|at| *at > now).min();
+        let old = std::mem::replace(&mut transfer.retry_timer, first);
+        if old != first {
+            old.map(|at| self.timers.remove(&(at, Timer::Retry(id))));
+            first.map(|at| self.timers.insert((at, Timer::Retry(id))));
+        }
     }
 
     /// Puts a transfer with pending bytes in its flow.

@@ -7,7 +7,6 @@ use super::path::Path;
 use super::planner::{Attempt, Peer, Planner, Timer, is_hopeless};
 use super::retry::Retry;
 use super::slice::{Fleet, cost_ns, size};
-use super::time::nanos;
 use super::{Failure, PathIx, RailId, Request, Slice, SliceBatch, Time, TransferId};
 
 /// Where the next slice of a transfer comes from.
@@ -24,6 +23,17 @@ struct Plan {
     path: PathIx,
     source: Source,
     bytes: u64,
+    fleet: Fleet,
+}
+
+/// What one rail can do for one transfer now.
+enum Choice {
+    /// This.
+    Take(Plan),
+    /// Nothing: its ranges back off, avoid this rail, or cannot be reached by it. Another transfer may be luckier.
+    NotThis,
+    /// Nothing for its peer at all.
+    Blocked,
 }
 
 impl Planner {
@@ -50,13 +60,17 @@ impl Planner {
         while let Some(entry) = self.classes.after(flow, last) {
             last = Some(entry);
             let id = entry.1;
-            if self.gives_up(id, now) {
-                return false; // the flow may have gone with its last transfer: pick again
-            }
-            if let Some(plan) = self.plan(id, local, now) {
-                let bytes = self.hand_out(id, &plan, now, out);
-                self.classes.charge(key, bytes);
-                return true;
+            match self.choose(id, local, now) {
+                Choice::NotThis => {}
+                Choice::Blocked => break,
+                Choice::Take(plan) if self.gives_up(id, &plan.fleet, now) => {
+                    return false; // the flow may have gone with its last transfer: pick again
+                }
+                Choice::Take(plan) => {
+                    let bytes = self.hand_out(id, &plan, now, out);
+                    self.classes.charge(key, bytes);
+                    return true;
+                }
             }
         }
         self.classes.block(flow, self.round);
@@ -64,11 +78,9 @@ impl Planner {
     }
 
     /// Fails a transfer that cannot make its deadline any more.
-    fn gives_up(&mut self, id: TransferId, now: Time) -> bool {
+    fn gives_up(&mut self, id: TransferId, fleet: &Fleet, now: Time) -> bool {
         let Some(transfer) = self.transfers.get(id) else { return false };
-        let Some(peer) = self.peers.get(transfer.request.peer) else { return false };
-        let fleet = Fleet::of(self.usable(peer, &transfer.request));
-        let hopeless = is_hopeless(&self.config, &fleet, transfer.pending(), transfer.request.deadline, now);
+        let hopeless = is_hopeless(&self.config, fleet, transfer.pending(), transfer.request.deadline, now);
         if hopeless {
             self.fail(id, Failure::Hopeless, None, now);
         }
@@ -82,18 +94,19 @@ impl Planner {
     }
 
     /// Which path of `local` takes the next slice of a transfer, if one should.
-    fn plan(&mut self, id: TransferId, local: RailId, now: Time) -> Option<Plan> {
-        let transfer = self.transfers.get(id)?;
+    fn choose(&mut self, id: TransferId, local: RailId, now: Time) -> Choice {
+        let Some(transfer) = self.transfers.get(id) else { return Choice::NotThis };
         let request = &transfer.request;
-        let peer = self.peers.get(request.peer)?;
-        let tier = self.usable(peer, request).map(|path| path.spec.tier).min()?;
-        let mates = || self.usable(peer, request).filter(|path| path.spec.tier == tier);
-        let fleet = Fleet::of(mates());
-        let floor = self.config.slice_floor_bytes.min(peer.pending);
+        let Some(peer) = self.peers.get(request.peer) else { return Choice::NotThis };
         let penalty = distance(request, local);
+        let Some(tier) = self.usable(peer, request).map(|path| path.spec.tier).min() else { return Choice::NotThis };
+        let mates = || self.usable(peer, request).filter(|path| path.spec.tier == tier);
+        let with_distance = |path| (path, distance(request, Path::local(path)));
+        let fleet = Fleet::of(mates().map(with_distance));
+        let floor = self.config.slice_floor_bytes.min(peer.pending).max(1);
 
         let mut best: Option<(f64, PathIx, Source, u64)> = None;
-        let mut blocked = None;
+        let (mut full, mut luckless) = (None, penalty == u32::MAX);
         for &ix in &peer.paths {
             let Some(path) = self.paths.get(ix) else { continue };
             if path.id.local != local || path.spec.tier != tier || !path.is_usable() || penalty == u32::MAX {
@@ -101,44 +114,39 @@ impl Planner {
             }
             let credit = peer.credits.iter().find(|credit| credit.rail == path.id.remote);
             let credit = credit.map_or(u64::MAX, |credit| credit.granted.saturating_sub(credit.sent));
-            let room = path.room(floor).map(|room| room.min(credit)).filter(|room| *room >= floor.max(1));
+            let room = path.room(floor).map(|room| room.min(credit)).filter(|room| *room > 0);
             let Some(room) = room else {
-                blocked = Some(ix);
+                full = Some(ix);
                 continue;
             };
-            let elsewhere = |retry: &Retry| self.usable(peer, request).any(|other| !retry.avoids(&other.id));
+            let elsewhere = |retry: &Retry| mates().any(|other| !retry.avoids(&other.id));
             let ready = |retry: &Retry| retry.not_before <= now && (!retry.avoids(&path.id) || !elsewhere(retry));
             let source = match transfer.retries.iter().position(ready) {
                 Some(at) => Source::Retry(at),
                 None if transfer.unsent > 0 => Source::Fresh,
-                None => continue,
+                None => {
+                    luckless = true;
+                    continue;
+                }
             };
             let probe = path.wants_probe(&self.config, now);
             let bytes = size(&self.config, path, &fleet, peer.pending, probe).min(room);
-            let cost = if probe {
-                // What was measured is stale: believe the transport for one small slice.
-                path.rate.base_ns()
-                    + bytes as f64 / path.spec.rate.max(1) as f64 * 1e9
-                    + nanos(path.spec.penalty) as f64
-            } else {
-                cost_ns(path, bytes, penalty)
-            };
+            let cost = cost_ns(path, bytes, penalty, probe);
             if best.is_none_or(|(least, ..)| cost < least) {
                 best = Some((cost, ix, source, bytes));
             }
         }
-        let Some((cost, ix, source, bytes)) = best else {
-            if let Some(path) = blocked.and_then(|ix| self.paths.get_mut(ix)) {
+        let Some((cost, path, source, bytes)) = best else {
+            if let Some(path) = full.and_then(|ix| self.paths.get_mut(ix)) {
                 path.blocked = true;
             }
-            return None;
+            return if luckless { Choice::NotThis } else { Choice::Blocked };
         };
-
-        let others = Fleet::of(mates().filter(|path| path.id.local != local));
-        if others.drain_ns(peer.pending) < cost && self.declines(ix, cost, now) {
-            return None;
+        let others = Fleet::of(mates().filter(|path| path.id.local != local).map(with_distance));
+        if others.drain_ns(peer.pending) < cost && self.declines(path, cost, now) {
+            return Choice::Blocked;
         }
-        Some(Plan { path: ix, source, bytes })
+        Choice::Take(Plan { path, source, bytes, fleet })
     }
 
     /// The other rails would be done with all of it before this path with one slice. It steps back, for as long as that slice would have

@@ -24,13 +24,14 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    pub(crate) fn of<'a>(paths: impl Iterator<Item = &'a Path>) -> Self {
+    /// Of these paths, each with nanoseconds from the memory to its local NIC.
+    pub(crate) fn of<'a>(paths: impl Iterator<Item = (&'a Path, u32)>) -> Self {
         let start = Fleet { reach_ns: f64::INFINITY, measured: true, ..Fleet::default() };
-        paths.fold(start, |sum, path| Fleet {
+        paths.fold(start, |sum, (path, distance_ns)| Fleet {
             paths: sum.paths + 1,
             bytes_per_ns: sum.bytes_per_ns + path.rate.bytes_per_ns(),
             in_flight_bytes: sum.in_flight_bytes + path.in_flight_bytes,
-            reach_ns: sum.reach_ns.min(path.rate.base_ns() + nanos(path.spec.penalty) as f64),
+            reach_ns: sum.reach_ns.min(path.rate.base_ns() + penalties_ns(path, distance_ns)),
             measured: sum.measured && path.rate.is_measured(),
         })
     }
@@ -68,9 +69,19 @@ pub(crate) fn delay_target(config: &Config, path: &Path, fleet: &Fleet) -> Durat
     Duration::from_nanos(path.rate.base_ns() as u64) + queue
 }
 
-/// Cost of `bytes` on `path`: nanoseconds until they would be there, with penalties (`distance_ns`: memory to local NIC).
-pub(crate) fn cost_ns(path: &Path, bytes: u64, distance_ns: u32) -> f64 {
-    path.rate.time_ns(path.in_flight_bytes, bytes) + nanos(path.spec.penalty) as f64 + f64::from(distance_ns)
+/// Cost of `bytes` on `path`: nanoseconds until they would be there, with penalties (`distance_ns`: memory to local NIC). For a probe
+/// what was measured is stale: the transport is believed for one small slice.
+pub(crate) fn cost_ns(path: &Path, bytes: u64, distance_ns: u32, probe: bool) -> f64 {
+    let time_ns = if probe {
+        path.rate.base_ns() + bytes as f64 / path.spec.rate.max(1) as f64 * 1e9
+    } else {
+        path.rate.time_ns(path.in_flight_bytes, bytes)
+    };
+    time_ns + penalties_ns(path, distance_ns)
+}
+
+fn penalties_ns(path: &Path, distance_ns: u32) -> f64 {
+    nanos(path.spec.penalty) as f64 + f64::from(distance_ns)
 }
 
 #[cfg(test)]
@@ -90,7 +101,7 @@ mod tests {
     fn a_slice_is_a_time_not_a_size() {
         let config = Config::default();
         let rails = [path(1_000_000_000, 1), path(10_000_000_000, 1), path(10_000_000, 1)];
-        let fleet = Fleet::of(rails.iter());
+        let fleet = Fleet::of(rails.iter().map(|rail| (rail, 0)));
         let sizes = rails.each_ref().map(|rail| size(&config, rail, &fleet, 1 << 30, false));
         assert_eq!(sizes, [200_000, 2_000_000, 16 << 10], "200 µs each; the slow one is at the floor");
         assert_eq!(size(&config, &rails[1], &fleet, 1 << 30, true), 16 << 10, "a probe is small");
@@ -101,7 +112,7 @@ mod tests {
         let config = Config::default();
         for (lanes, pending, bytes) in [(1, 1 << 30, 800_000), (1, 300_000, 300_000), (4, 400_000, 100_000)] {
             let rail = path(1_000_000_000, lanes);
-            let fleet = Fleet::of(std::iter::once(&rail));
+            let fleet = Fleet::of(std::iter::once((&rail, 0)));
             assert_eq!(size(&config, &rail, &fleet, pending, true), bytes);
         }
     }
@@ -110,7 +121,7 @@ mod tests {
     fn tails_shrink_in_proportion() {
         let config = Config::default();
         let rails = [path(1_000_000_000, 1), path(3_000_000_000, 1)];
-        let fleet = Fleet::of(rails.iter());
+        let fleet = Fleet::of(rails.iter().map(|rail| (rail, 0)));
         assert_eq!(size(&config, &rails[0], &fleet, 400_000, false), 100_000);
         assert_eq!(size(&config, &rails[1], &fleet, 400_000, false), 300_000);
         assert_eq!(size(&config, &rails[1], &fleet, 1000, false), 75_000, "an eighth of a slice is fine enough");
