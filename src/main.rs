@@ -1,3 +1,58 @@
-//! The one binary: subcommands only.
+//! The one binary: subcommands only. What a subcommand does is in the module of its name.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod completions;
+mod config;
+mod exit;
+mod logging;
+mod model;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command};
+
+use crate::{config::Setting, exit::Exit};
+
+const EXIT_STATUSES: &str = "Exit status: 0 it worked · 1 it failed · 2 usage or configuration is wrong, nothing was \
+                             started · 3 a benchmark missed its floor";
+
+/// A subcommand: how it is called, and what runs it.
+type Subcommand = (fn() -> Command, fn(&ArgMatches) -> anyhow::Result<Exit>);
+
+const SUBCOMMANDS: [Subcommand; 2] = [(model::command, model::run), (completions::command, completions::run)];
+
+/// Services with their settings: sections of the configuration file.
+const SERVICES: [(&str, &[Setting]); 0] = [];
+
+fn command() -> Command {
+    Command::new("kvrail")
+        .about("Prefill/decode disaggregated LLM serving")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .after_help(EXIT_STATUSES)
+        .subcommands(SUBCOMMANDS.iter().map(|(command, _)| command()))
+}
+
+/// The flag that names the configuration file.
+fn config_arg() -> Arg {
+    Arg::new("config").long("config").value_name("FILE").help("Configuration file, TOML [env: KVRAIL_CONFIG]")
+}
+
+fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let Some((name, arguments)) = matches.subcommand() else { return Exit::Usage.into() };
+    let run = SUBCOMMANDS.iter().find(|(command, _)| command().get_name() == name).map(|(_, run)| run);
+    let outcome = run.map_or(Ok(Exit::Usage), |run| run(arguments));
+    outcome.unwrap_or_else(|error| exit::report(&error)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_sound() {
+        super::command().debug_assert();
+    }
+}

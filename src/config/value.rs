@@ -1,0 +1,259 @@
+//! What a setting may be.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// A type that a setting can have. All sources give text; this reads it.
+pub trait Value: Sized {
+    /// What would be right, as it reads after "is not".
+    const WHAT: &'static str;
+    /// An example for error messages, if the default is none.
+    const EXAMPLE: &'static str = "";
+    /// Placeholder in the help text.
+    const PLACEHOLDER: &'static str = "VALUE";
+    /// Never printed.
+    const SECRET: bool = false;
+    /// The flag alone means `true`.
+    const SWITCH: bool = false;
+
+    /// Reads a value; `None` where the text is none.
+    fn parse(text: &str) -> Option<Self>;
+}
+
+/// Implements [`Value`] for types that read themselves.
+macro_rules! from_str {
+    ($($ty:ty, $what:literal, $example:literal, $placeholder:literal;)+) => {$(
+        impl Value for $ty {
+            const WHAT: &'static str = $what;
+            const EXAMPLE: &'static str = $example;
+            const PLACEHOLDER: &'static str = $placeholder;
+
+            fn parse(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+        }
+    )+};
+}
+
+from_str! {
+    u32, "a whole number from 0 to 4294967295", "8", "N";
+    u64, "a whole number, 0 or more", "8", "N";
+    usize, "a whole number, 0 or more", "8", "N";
+    NonZeroU32, "a whole number from 1 to 4294967295", "8", "N";
+    NonZeroUsize, "a whole number, 1 or more", "8", "N";
+    SocketAddr, "an IP address with a port", "127.0.0.1:0", "ADDRESS:PORT";
+}
+
+impl Value for f64 {
+    const WHAT: &'static str = "a finite number";
+    const EXAMPLE: &'static str = "1.5";
+    const PLACEHOLDER: &'static str = "NUMBER";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|number: &f64| number.is_finite())
+    }
+}
+
+impl Value for bool {
+    const WHAT: &'static str = "true or false";
+    const PLACEHOLDER: &'static str = "true|false";
+    const SWITCH: bool = true;
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "true" | "1" | "yes" | "on" => Some(true),
+            "false" | "0" | "no" | "off" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl Value for String {
+    const WHAT: &'static str = "a text";
+    const PLACEHOLDER: &'static str = "TEXT";
+
+    fn parse(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+}
+
+impl Value for PathBuf {
+    const WHAT: &'static str = "a path";
+    const PLACEHOLDER: &'static str = "PATH";
+
+    fn parse(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| text.into())
+    }
+}
+
+impl Value for Duration {
+    const WHAT: &'static str = "a time with its unit (ms, s, m or h) of at most a year";
+    const EXAMPLE: &'static str = "500ms or 30s";
+    const PLACEHOLDER: &'static str = "TIME";
+
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = text[..digits].parse().ok()?;
+        let time = match text[digits..].trim_start() {
+            "ms" => Self::from_millis(number),
+            "s" => Self::from_secs(number),
+            "m" | "min" => Self::from_secs(number.checked_mul(60)?),
+            "h" => Self::from_secs(number.checked_mul(3600)?),
+            _ => return None,
+        };
+        // Far from where adding it to a clock overflows.
+        (time <= Self::from_secs(366 * 24 * 3600)).then_some(time)
+    }
+}
+
+/// A host and a port; the host is looked up when it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort(pub String);
+
+impl Value for HostPort {
+    const WHAT: &'static str = "a host with a port";
+    const EXAMPLE: &'static str = "127.0.0.1:8700";
+    const PLACEHOLDER: &'static str = "HOST:PORT";
+
+    fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let bracketed = host.starts_with('[') && host.ends_with(']');
+        let plain = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+        let port: u16 = port.parse().ok()?;
+        (port > 0 && (bracketed || plain)).then(|| Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl Value for Secret {
+    const WHAT: &'static str = "a secret of at least 8 visible ASCII characters";
+    const PLACEHOLDER: &'static str = "SECRET";
+    const SECRET: bool = true;
+
+    fn parse(text: &str) -> Option<Self> {
+        (text.len() >= 8 && text.bytes().all(|b| b.is_ascii_graphic())).then(|| Self(text.to_owned()))
+    }
+}
+
+/// Nothing given is `None`.
+impl<T: Value> Value for Option<T> {
+    const WHAT: &'static str = T::WHAT;
+    const EXAMPLE: &'static str = T::EXAMPLE;
+    const PLACEHOLDER: &'static str = T::PLACEHOLDER;
+    const SECRET: bool = T::SECRET;
+    const SWITCH: bool = T::SWITCH;
+
+    fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() { Some(None) } else { T::parse(text).map(Some) }
+    }
+}
+
+/// Separated by commas; nothing given is the empty list.
+impl<T: Value> Value for Vec<T> {
+    const WHAT: &'static str = T::WHAT;
+    const EXAMPLE: &'static str = T::EXAMPLE;
+    const PLACEHOLDER: &'static str = T::PLACEHOLDER;
+    const SECRET: bool = T::SECRET;
+
+    fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(Self::new());
+        }
+        text.split(',').map(|part| T::parse(part.trim())).collect()
+    }
+}
+
+/// Declares an enum whose values are words.
+macro_rules! words {
+    ($(#[$meta:meta])* pub enum $name:ident ($what:literal) { $($(#[$vmeta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$vmeta])* $variant),+ }
+
+        impl $crate::config::value::Value for $name {
+            const WHAT: &'static str = $what;
+            const PLACEHOLDER: &'static str = concat_words!($($word),+);
+
+            fn parse(text: &str) -> Option<Self> {
+                match text { $($word => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+    };
+}
+
+/// `a|b|c`.
+macro_rules! concat_words {
+    ($first:literal $(, $rest:literal)*) => { concat!($first $(, "|", $rest)*) };
+}
+
+pub(crate) use {concat_words, words};
+
+words! {
+    /// How KV moves between processes.
+    pub enum Transport ("auto, tcp or shm") {
+        /// Shared memory on one machine, TCP otherwise.
+        Auto = "auto",
+        /// TCP only.
+        Tcp = "tcp",
+        /// Shared memory only.
+        Shm = "shm",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_read_what_they_say() {
+        assert_eq!(Duration::parse("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(Duration::parse("2 s"), Some(Duration::from_secs(2)));
+        assert_eq!(Duration::parse("2h"), Some(Duration::from_secs(7200)));
+        for wrong in ["", "5", "s", "-1s", "1.5s", "9999999999999999999s", "99999999999999999h"] {
+            assert_eq!(Duration::parse(wrong), None, "{wrong}");
+        }
+        assert_eq!(HostPort::parse("[::1]:80").map(|h| h.0), Some("[::1]:80".into()));
+        for wrong in ["", ":80", "host", "host:0", "host:99999", "http://host:80", "a b:80"] {
+            assert_eq!(HostPort::parse(wrong), None, "{wrong}");
+        }
+        assert_eq!(Vec::<u32>::parse("1, 2,3"), Some(vec![1, 2, 3]));
+        assert_eq!(Vec::<u32>::parse(""), Some(vec![]));
+        assert_eq!(Vec::<u32>::parse("1,,2"), None);
+        assert_eq!(Option::<u32>::parse(""), Some(None));
+        assert_eq!(f64::parse("NaN"), None);
+        assert_eq!(Transport::parse("shm"), Some(Transport::Shm));
+        assert_eq!(Transport::PLACEHOLDER, "auto|tcp|shm");
+    }
+
+    #[test]
+    fn secrets_do_not_print() {
+        let secret = Secret::parse("sk-0123456789").unwrap();
+        assert!(!format!("{secret:?}").contains("0123"));
+    }
+}

