@@ -2,18 +2,25 @@
 
 #![forbid(unsafe_code)]
 
+mod chat;
 mod completions;
 mod config;
 mod exit;
 mod logging;
 mod model;
+mod ready;
+mod service;
 mod signals;
+mod up;
 
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command};
 
-use crate::{config::Setting, exit::Exit};
+use crate::{
+    config::{Setting, Settings},
+    exit::Exit,
+};
 
 const EXIT_STATUSES: &str = "Exit status: 0 it worked · 1 it failed · 2 usage or configuration is wrong, nothing was \
                              started · 3 a benchmark missed its floor";
@@ -24,7 +31,8 @@ type Subcommand = (fn() -> Command, fn(&ArgMatches) -> anyhow::Result<Exit>);
 const SUBCOMMANDS: [Subcommand; 2] = [(model::command, model::run), (completions::command, completions::run)];
 
 /// Services with their settings: sections of the configuration file.
-const SERVICES: [(&str, &[Setting]); 0] = [];
+const SERVICES: [(&str, &[Setting]); 2] =
+    [(up::UpSettings::SERVICE, up::UpSettings::TABLE), (chat::ChatSettings::SERVICE, chat::ChatSettings::TABLE)];
 
 fn command() -> Command {
     Command::new("kvrail")

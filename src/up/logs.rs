@@ -1,0 +1,103 @@
+//! Where logs go: one directory a run, the last few kept.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context;
+
+/// Runs whose logs are kept, this one included.
+const RUNS_MAX: usize = 5;
+
+/// The directory of this run's logs.
+#[derive(Clone, Debug)]
+pub struct Logs {
+    dir: PathBuf,
+}
+
+impl Logs {
+    /// Makes the directory: `dir`, or a new one in the user's state directory, where the oldest then go.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn create(dir: Option<&Path>) -> anyhow::Result<Self> {
+        let dir = match dir {
+            Some(dir) => dir.to_owned(),
+            None => {
+                let runs = runs_dir();
+                prune(&runs);
+                let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                runs.join(format!("{seconds}-{}", std::process::id()))
+            }
+        };
+        fs::create_dir_all(&dir).with_context(|| format!("directory for logs {}", dir.display()))?;
+        Ok(Self { dir })
+    }
+
+    /// Log file of a process.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.log"))
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+fn runs_dir() -> PathBuf {
+    let path = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = path("XDG_STATE_HOME").or_else(|| Some(path("HOME")?.join(".local/state")));
+    state.unwrap_or_else(std::env::temp_dir).join("kvrail").join("logs")
+}
+
+/// Removes all but the newest runs, so that with this one no more than [`RUNS_MAX`] are left.
+fn prune(runs: &Path) {
+    let Ok(entries) = fs::read_dir(runs) else { return };
+    // Only what this program names: seconds, a dash, a process id.
+    let ours =
+        |name: &str| name.split_once('-').is_some_and(|(a, b)| a.parse::<u64>().is_ok() && b.parse::<u32>().is_ok());
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).filter(|name| ours(name)).collect();
+    names.sort();
+    let surplus = (names.len() + 1).saturating_sub(RUNS_MAX);
+    for name in names.iter().take(surplus) {
+        // What cannot be removed stays; it is in nobody's way.
+        let _ = fs::remove_dir_all(runs.join(name));
+    }
+}
+
+/// The last lines of a log, for a message about a process that failed.
+pub fn tail(path: &Path, lines: usize) -> String {
+    let text = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(1 << 16)..]);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_runs_go_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["1-1", "2-1", "3-1", "4-1", "5-1", "6-1", "mine", "7-x"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        prune(dir.path());
+        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["3-1", "4-1", "5-1", "6-1", "7-x", "mine"]);
+    }
+
+    #[test]
+    fn a_tail_is_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.log");
+        fs::write(&path, "1\n2\n3\n").unwrap();
+        assert_eq!((tail(&path, 2), tail(&dir.path().join("none"), 2)), ("2\n3".into(), String::new()));
+    }
+}

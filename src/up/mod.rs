@@ -1,0 +1,113 @@
+//! `kvrail up`: a whole pool on one machine, each role a process of its own.
+//!
+//! The supervisor runs on one thread, the main one: the kernel ties "end with your parent" to the thread that started a
+//! child. It owns every child by its process id; nothing is found by name, and what it started it ends.
+//!
+//! Map: [`plan`] who is started with which arguments · [`child`] one process: start, ready line, log, end · [`backoff`]
+//! when a dead one is started again (pure) · [`supervisor`] all of them, from start to drain · [`show`] what people see ·
+//! [`logs`] where logs go.
+
+mod backoff;
+mod child;
+mod logs;
+mod plan;
+mod show;
+mod supervisor;
+
+pub use show::model_name;
+
+use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
+
+use clap::{ArgMatches, Command};
+
+use crate::{
+    SERVICES, chat,
+    config::{load, table::settings, value::Transport},
+    exit::Exit,
+    model, service, signals,
+};
+
+settings! {
+    /// Settings of `kvrail up`.
+    pub struct UpSettings for "up" {
+        /// Model: a GGUF file, a known name, or mock[:key=value,...]. Without one the default model is used, and fetched if it is not here.
+        model: Option<String> = "";
+        /// Prefill nodes; with none the decode nodes compute prompts themselves.
+        prefill: u32 = "1";
+        /// Decode nodes.
+        decode: NonZeroU32 = "1";
+        /// Address of the OpenAI endpoint.
+        http: SocketAddr = "127.0.0.1:8000";
+        /// How KV moves between the nodes.
+        transport: Transport = "auto";
+        /// Ask one question, print the answer, and end.
+        ask: Option<String> = "";
+        /// Longest answer to --ask, in tokens.
+        max_tokens: NonZeroU32 = "128";
+        /// Directory of the log files; without one, a new directory in $XDG_STATE_HOME/kvrail/logs.
+        log_dir: Option<PathBuf> = "";
+        /// Log filter of the services.
+        log: String = "info";
+        /// Longest wait for requests to finish on Ctrl-C.
+        drain: Duration = "15s";
+        /// Restarts in a row after which a process that keeps dying is given up.
+        restarts: u32 = "5";
+    }
+}
+
+/// The subcommand.
+pub fn command() -> Command {
+    service::command::<UpSettings>(
+        "Start a whole pool on this machine: conductor, gateway, prefill and decode nodes",
+        "kvrail up --prefill 1 --decode 1\n  kvrail up --ask \"What is the capital of France?\"",
+    )
+}
+
+/// Runs it.
+pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
+    let (settings, resolved) = load::<UpSettings>(&SERVICES, arguments)?;
+    eprintln!("{resolved}");
+    let model = match &settings.model {
+        Some(text) if text == "mock" || text.starts_with("mock:") => text.clone(),
+        Some(text) => model::existing(text)?.display().to_string(),
+        None => model::ensure_default(&signals::flag_on_interrupt()?)?.display().to_string(),
+    };
+    let plan = plan::Plan::new(&settings, &model, arguments.get_one::<String>("config").cloned())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(supervise(&settings, plan))
+}
+
+async fn supervise(settings: &UpSettings, plan: plan::Plan) -> anyhow::Result<Exit> {
+    let mut termination = signals::Termination::listen()?;
+    let logs = logs::Logs::create(settings.log_dir.as_deref())?;
+    let mut pool = supervisor::Supervisor::new(plan, logs, settings.restarts);
+    let outcome = tokio::select! {
+        outcome = attend(settings, &mut pool) => outcome,
+        name = termination.recv() => {
+            eprintln!("\n{name}: finishing what runs (again: at once)");
+            Ok(Exit::Ok)
+        }
+    };
+    // However it went, nothing stays behind.
+    tokio::select! {
+        () = pool.drain(settings.drain) => {}
+        _ = termination.recv() => pool.kill().await,
+    }
+    outcome
+}
+
+/// Starts everything, shows it, and then asks the one question, or keeps everything running.
+async fn attend(settings: &UpSettings, pool: &mut supervisor::Supervisor) -> anyhow::Result<Exit> {
+    pool.start().await?;
+    let endpoint = pool.endpoint()?;
+    show::when_serving(endpoint, pool.node_counts()).await?;
+    let Some(question) = &settings.ask else {
+        show::table(pool, endpoint, &mut std::io::stdout()).await?;
+        return pool.watch().await.map(|never| match never {});
+    };
+    show::table(pool, endpoint, &mut std::io::stderr()).await?;
+    tokio::select! {
+        answered = chat::ask_once(endpoint, question, settings.max_tokens.get()) => answered.map(|()| Exit::Ok),
+        failed = pool.watch() => failed.map(|never| match never {}),
+    }
+}
