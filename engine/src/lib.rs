@@ -8,10 +8,11 @@
 //!   chunking, the prefix hits or the other sequences of the batch. Token identity is therefore a test.
 //! - A block that is lent, being written or quarantined is never handed out again.
 //!
-//! Map: [`executor`] the trait · [`memory`] the bytes of the pool · [`cache`] who holds which block, and the prefix cache ·
+//! Map: [`executor`] the trait · [`cpu`] the built-in executor · [`memory`] the bytes of the pool · [`cache`] who holds which block, and the prefix cache ·
 //! [`sampling`] logits to tokens · [`mock`] an executor without weights · [`testing`] what every executor must pass.
 
 pub mod cache;
+pub mod cpu;
 pub mod executor;
 pub mod memory;
 pub mod mock;
