@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     SERVICES,
-    config::{load, table::settings, value::Secret},
+    config::{Service, Settings, load, table::settings, value::Secret},
     config_arg,
     exit::Exit,
     up::model_name,
@@ -24,7 +24,7 @@ const STDIN_BYTES_MAX: u64 = 16 << 20;
 
 settings! {
     /// Settings of `kvrail chat`.
-    pub struct ChatSettings for "chat" {
+    pub struct ChatSettings {
         /// The endpoint.
         url: String = "http://127.0.0.1:8000";
         /// Model; without one, the first that the endpoint serves.
@@ -40,11 +40,14 @@ settings! {
     }
 }
 
+/// The service.
+pub const SERVICE: Service = Service { name: "chat", groups: &[ChatSettings::ROWS] };
+
 /// The subcommand.
 pub fn command() -> Command {
-    Command::new("chat")
+    Command::new(SERVICE.name)
         .about("Ask an endpoint from the terminal")
-        .args(<ChatSettings as crate::config::Settings>::TABLE.iter().map(crate::config::Setting::arg))
+        .args(SERVICE.settings().map(|row| row.arg(SERVICE.name)))
         .arg(config_arg())
         .arg(
             Arg::new("question")
@@ -59,7 +62,7 @@ pub fn command() -> Command {
 
 /// Runs it.
 pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
-    let (settings, _) = load::<ChatSettings>(&SERVICES, arguments)?;
+    let settings = ChatSettings::read(&load(&SERVICE, &SERVICES, arguments)?)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(converse(&settings, arguments.get_one::<String>("question").map(String::as_str)))?;
     Ok(Exit::Ok)

@@ -2,12 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod chat;
 mod completions;
 mod config;
 mod exit;
 mod logging;
 mod model;
+mod node;
+mod prefill;
 mod ready;
 mod service;
 mod signals;
@@ -17,10 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command};
 
-use crate::{
-    config::{Setting, Settings},
-    exit::Exit,
-};
+use crate::{config::Service, exit::Exit};
 
 const EXIT_STATUSES: &str = "Exit status: 0 it worked · 1 it failed · 2 usage or configuration is wrong, nothing was \
                              started · 3 a benchmark missed its floor";
@@ -28,11 +28,17 @@ const EXIT_STATUSES: &str = "Exit status: 0 it worked · 1 it failed · 2 usage 
 /// A subcommand: how it is called, and what runs it.
 type Subcommand = (fn() -> Command, fn(&ArgMatches) -> anyhow::Result<Exit>);
 
-const SUBCOMMANDS: [Subcommand; 2] = [(model::command, model::run), (completions::command, completions::run)];
+const SUBCOMMANDS: &[Subcommand] = &[
+    (up::command, up::run),
+    (prefill::command, prefill::run),
+    (chat::command, chat::run),
+    (model::command, model::run),
+    (bench::command, bench::run),
+    (completions::command, completions::run),
+];
 
-/// Services with their settings: sections of the configuration file.
-const SERVICES: [(&str, &[Setting]); 2] =
-    [(up::UpSettings::SERVICE, up::UpSettings::TABLE), (chat::ChatSettings::SERVICE, chat::ChatSettings::TABLE)];
+/// Everything that takes settings: the sections of the configuration file.
+const SERVICES: [&Service; 3] = [&up::SERVICE, &prefill::SERVICE, &chat::SERVICE];
 
 fn command() -> Command {
     Command::new("kvrail")

@@ -50,17 +50,14 @@ impl Ready {
         serde_json::from_str(line).ok().filter(|ready: &Self| ready.ready)
     }
 
-    /// Prints the line.
-    ///
-    /// # Errors
-    /// If standard output is gone.
-    pub fn print(&self) -> anyhow::Result<()> {
+    /// Prints the line. A reader that is gone does not stop a service: it serves whoever finds it.
+    pub fn tell(&self) {
         use std::io::Write;
-        let line = serde_json::to_string(self)?;
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{line}")?;
-        out.flush()?;
-        Ok(())
+        let line = serde_json::to_string(self).unwrap_or_default();
+        if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {
+            tracing::warn!(%error, "nobody reads the ready line");
+        }
     }
 }
 

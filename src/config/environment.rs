@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString};
 
-use super::{ConfigError, Setting, nearest};
+use super::{ConfigError, Service, nearest};
 
 const PREFIX: &str = "KVRAIL_";
 
@@ -20,11 +20,12 @@ impl Environment {
     ///
     /// # Errors
     /// [`ConfigError::Unknown`] for a variable that belongs to no setting of any service.
-    pub fn new<'s>(
+    pub fn new(
         variables: impl Iterator<Item = (OsString, OsString)>,
-        settings: impl Iterator<Item = &'s Setting>,
+        services: &[&Service],
     ) -> Result<Self, ConfigError> {
-        let known: Vec<String> = settings.map(Setting::env).chain(OTHERS.map(str::to_owned)).collect();
+        let of_service = |service: &&Service| service.settings().map(|row| row.env(service.name)).collect::<Vec<_>>();
+        let known: Vec<String> = services.iter().flat_map(of_service).chain(OTHERS.map(str::to_owned)).collect();
         let mut values = BTreeMap::new();
         for (name, value) in variables {
             let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
@@ -66,11 +67,13 @@ fn is_service_link(name: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Setting;
 
-    const TABLE: [Setting; 1] = [Setting::of::<u32>("decode", "pool_blocks", "doc", "1", false)];
+    const DECODE: Service =
+        Service { name: "decode", groups: &[&[Setting::of::<u32>("pool_blocks", "doc", "1", false)]] };
 
     fn read(pairs: &[(&str, &str)]) -> Result<Environment, ConfigError> {
-        Environment::new(pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())), TABLE.iter())
+        Environment::new(pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())), &[&DECODE])
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use super::{ConfigError, Setting, nearest};
+use super::{ConfigError, Service, Setting, nearest};
 
 /// A configuration file: all sections and keys known.
 #[derive(Clone, Debug)]
@@ -18,13 +18,13 @@ impl File {
     ///
     /// # Errors
     /// [`ConfigError::File`] if it cannot be read or is no TOML, [`ConfigError::Unknown`] for a section or key nobody has.
-    pub fn read(path: &Path, services: &[(&str, &[Setting])]) -> Result<Self, ConfigError> {
+    pub fn read(path: &Path, services: &[&Service]) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::File { path: path.display().to_string(), reason: error.to_string() })?;
         Self::parse(&path.display().to_string(), &text, services)
     }
 
-    fn parse(path: &str, text: &str, services: &[(&str, &[Setting])]) -> Result<Self, ConfigError> {
+    fn parse(path: &str, text: &str, services: &[&Service]) -> Result<Self, ConfigError> {
         let file_error = |reason: String| ConfigError::File { path: path.to_owned(), reason };
         let root: toml::Table = text.parse().map_err(|error: toml::de::Error| file_error(error.to_string()))?;
         let mut values = BTreeMap::new();
@@ -35,14 +35,14 @@ impl File {
                 key: key.to_owned(),
                 hint,
             };
-            let Some((_, table)) = services.iter().find(|(name, _)| *name == section) else {
-                let hint = nearest::hint(&section, services.iter().map(|(name, _)| *name));
+            let Some(service) = services.iter().find(|service| service.name == section) else {
+                let hint = nearest::hint(&section, services.iter().map(|service| service.name));
                 return Err(unknown("section", &section, hint));
             };
             let toml::Value::Table(content) = content else {
                 return Err(file_error(format!("`{section}` must be a section, like [{section}]")));
             };
-            let keys: Vec<String> = table.iter().map(Setting::key).collect();
+            let keys: Vec<String> = service.settings().map(Setting::key).collect();
             for (key, value) in content {
                 if !keys.contains(&key) {
                     let hint = nearest::hint(&key, keys.iter().map(String::as_str));
@@ -84,13 +84,17 @@ fn text_of(value: &toml::Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    const DECODE: [Setting; 2] = [
-        Setting::of::<u32>("decode", "pool_blocks", "doc", "1", false),
-        Setting::of::<Vec<String>>("decode", "names", "doc", "", false),
-    ];
+    const DECODE: Service = Service {
+        name: "decode",
+        groups: &[
+            &[Setting::of::<u32>("pool_blocks", "doc", "1", false)],
+            &[Setting::of::<Vec<String>>("names", "doc", "", false)],
+        ],
+    };
+    const GATEWAY: Service = Service { name: "gateway", groups: &[] };
 
     fn parse(text: &str) -> Result<File, ConfigError> {
-        File::parse("kvrail.toml", text, &[("decode", &DECODE), ("gateway", &[])])
+        File::parse("kvrail.toml", text, &[&DECODE, &GATEWAY])
     }
 
     #[test]

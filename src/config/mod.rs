@@ -1,7 +1,6 @@
 //! The one configuration story: **file < environment < flag**, every value shown at start with where it came from.
 //!
-//! A service declares its settings once, as a struct in the [`settings!`] macro: name, type, default and doc comment.
-//! The flag, the variable, the key in the file, the help text and the check all come from that one row, so they cannot
+//! Settings are declared once, as a struct in the [`settings!`] macro: name, type, default and doc comment. The flag, the variable, the key in the file, the help text and the check all come from that one row, so they cannot
 //! drift apart. Names are written
 //!
 //! | place | form | example |
@@ -13,7 +12,7 @@
 //! The file is the one that `--config` or `KVRAIL_CONFIG` names; there is no other. Unknown keys are refused, in the file
 //! and in the environment, with the nearest known one: a setting that is misspelt must not be a setting that is ignored.
 //!
-//! Map: [`table`] rows and the macro · [`value`] what a setting may be · [`file`] · [`environment`] · [`resolve`] who wins ·
+//! Map: [`table`] rows, groups and the macro · [`value`] what a setting may be · [`file`] · [`environment`] · [`resolve`] who wins ·
 //! [`nearest`] spelling.
 
 pub mod environment;
@@ -24,7 +23,7 @@ pub mod table;
 pub mod value;
 
 pub use resolve::{Resolved, load};
-pub use table::{Setting, Settings};
+pub use table::{Service, Setting, Settings};
 
 /// A configuration that cannot be used. Ends the process with status 2.
 #[derive(Debug, thiserror::Error)]

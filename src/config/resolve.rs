@@ -4,7 +4,7 @@ use std::{fmt, path::Path};
 
 use clap::{ArgMatches, parser::ValueSource};
 
-use super::{ConfigError, Setting, Settings, environment::Environment, file::File, value::Value};
+use super::{ConfigError, Service, Setting, environment::Environment, file::File, value::Value};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,27 +39,21 @@ pub struct Resolved {
 
 impl Resolved {
     /// Chooses a value for each setting.
-    fn new(
-        service: &'static str,
-        table: &'static [Setting],
-        file: Option<&File>,
-        environment: &Environment,
-        flags: &ArgMatches,
-    ) -> Self {
+    fn new(service: &'static Service, file: Option<&File>, environment: &Environment, flags: &ArgMatches) -> Self {
         let choose = |setting: &'static Setting| {
-            let (key, env) = (setting.key(), setting.env());
+            let (key, env) = (setting.key(), setting.env(service.name));
             let given = flags.value_source(setting.name) == Some(ValueSource::CommandLine);
             if let Some(text) = flags.get_one::<String>(setting.name).filter(|_| given) {
                 (setting, text.clone(), Origin::Flag(format!("--{key}")))
             } else if let Some(text) = environment.get(&env) {
                 (setting, text.to_owned(), Origin::Environment(env))
-            } else if let Some((file, text)) = file.and_then(|file| Some((file, file.get(service, &key)?))) {
+            } else if let Some((file, text)) = file.and_then(|file| Some((file, file.get(service.name, &key)?))) {
                 (setting, text.to_owned(), Origin::File(file.path.clone()))
             } else {
                 (setting, setting.default.to_owned(), Origin::Default)
             }
         };
-        Self { service, rows: table.iter().map(choose).collect() }
+        Self { service: service.name, rows: service.settings().map(choose).collect() }
     }
 
     /// Reads one value.
@@ -78,7 +72,7 @@ impl Resolved {
                 return Err(ConfigError::Missing {
                     name: setting.key(),
                     flag: setting.key(),
-                    env: setting.env(),
+                    env: setting.env(self.service),
                     what: setting.what,
                 });
             }
@@ -118,27 +112,22 @@ impl fmt::Display for Resolved {
 ///
 /// # Errors
 /// [`ConfigError`], naming key, value and what would be right.
-pub fn load<S: Settings>(
-    services: &[(&'static str, &'static [Setting])],
-    flags: &ArgMatches,
-) -> Result<(S, Resolved), ConfigError> {
-    let environment = Environment::new(std::env::vars_os(), services.iter().flat_map(|(_, table)| table.iter()))?;
+pub fn load(service: &'static Service, services: &[&Service], flags: &ArgMatches) -> Result<Resolved, ConfigError> {
+    let environment = Environment::new(std::env::vars_os(), services)?;
     let path = flags.get_one::<String>("config").map(String::as_str).or_else(|| environment.get("KVRAIL_CONFIG"));
     let file = path.map(|path| File::read(Path::new(path), services)).transpose()?;
     // A bad value of another service is that service's to report; a bad key is everybody's.
-    let resolved = Resolved::new(S::SERVICE, S::TABLE, file.as_ref(), &environment, flags);
-    let settings = S::read(&resolved)?;
-    Ok((settings, resolved))
+    Ok(Resolved::new(service, file.as_ref(), &environment, flags))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{table::settings, value::Secret};
+    use crate::config::{Settings, table::settings, value::Secret};
 
     settings! {
         /// A toy.
-        pub struct Toy for "toy" {
+        pub struct Toy {
             /// How many.
             count: u32 = "3";
             /// Who.
@@ -150,17 +139,18 @@ mod tests {
         }
     }
 
+    const TOY: Service = Service { name: "toy", groups: &[Toy::ROWS] };
+
     fn resolve(file: &str, env: &[(&str, &str)], flags: &[&str]) -> Result<Resolved, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("k.toml");
         std::fs::write(&path, file).unwrap();
-        let services: [(&str, &[Setting]); 1] = [(Toy::SERVICE, Toy::TABLE)];
-        let mut file = File::read(&path, &services)?;
+        let mut file = File::read(&path, &[&TOY])?;
         file.path = "k.toml".into();
-        let environment = Environment::new(env.iter().map(|(n, v)| ((*n).into(), (*v).into())), Toy::TABLE.iter())?;
-        let command = clap::Command::new("toy").args(Toy::TABLE.iter().map(Setting::arg));
+        let environment = Environment::new(env.iter().map(|(n, v)| ((*n).into(), (*v).into())), &[&TOY])?;
+        let command = clap::Command::new("toy").args(TOY.settings().map(|row| row.arg("toy")));
         let flags = command.get_matches_from(std::iter::once(&"toy").chain(flags));
-        Ok(Resolved::new(Toy::SERVICE, Toy::TABLE, Some(&file), &environment, &flags))
+        Ok(Resolved::new(&TOY, Some(&file), &environment, &flags))
     }
 
     #[test]

@@ -7,8 +7,6 @@ use super::{ConfigError, Resolved, value::Value};
 /// One setting, as data.
 #[derive(Debug)]
 pub struct Setting {
-    /// The service that it belongs to.
-    pub service: &'static str,
     /// Name in `snake_case`.
     pub name: &'static str,
     /// What it does; the first line is the short help.
@@ -31,15 +29,8 @@ pub struct Setting {
 
 impl Setting {
     /// The row of a setting of type `T`.
-    pub const fn of<T: Value>(
-        service: &'static str,
-        name: &'static str,
-        doc: &'static str,
-        default: &'static str,
-        hidden: bool,
-    ) -> Self {
+    pub const fn of<T: Value>(name: &'static str, doc: &'static str, default: &'static str, hidden: bool) -> Self {
         Self {
-            service,
             name,
             doc,
             default,
@@ -57,18 +48,18 @@ impl Setting {
         self.name.replace('_', "-")
     }
 
-    /// Name as environment variable.
-    pub fn env(&self) -> String {
-        format!("KVRAIL_{}_{}", self.service, self.name).to_ascii_uppercase()
+    /// Name as environment variable of a service.
+    pub fn env(&self, service: &str) -> String {
+        format!("KVRAIL_{service}_{}", self.name).to_ascii_uppercase()
     }
 
-    /// The flag. Its value is checked by [`super::load`], which says more about a bad one than clap can.
-    pub fn arg(&self) -> Arg {
+    /// The flag of a service. Its value is checked by [`super::load`], which says more about a bad one than clap can.
+    pub fn arg(&self, service: &str) -> Arg {
         let default = match (self.default, self.secret) {
             ("", _) | (_, true) => String::new(),
             (text, false) => format!(" [default: {text}]"),
         };
-        let help = format!("{}{default} [env: {}]", self.doc.trim().trim_end_matches('.'), self.env());
+        let help = format!("{}{default} [env: {}]", self.doc.trim().trim_end_matches('.'), self.env(service));
         let arg = Arg::new(self.name)
             .long(self.key())
             .value_name(self.placeholder)
@@ -80,12 +71,26 @@ impl Setting {
     }
 }
 
-/// A service's settings: a struct made by [`settings!`].
+/// What takes settings: a subcommand. Its settings come in groups, which several services may share.
+#[derive(Debug)]
+pub struct Service {
+    /// The subcommand, and the section in the file.
+    pub name: &'static str,
+    /// Its groups of settings.
+    pub groups: &'static [&'static [Setting]],
+}
+
+impl Service {
+    /// All its settings.
+    pub fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
+        self.groups.iter().copied().flatten()
+    }
+}
+
+/// A group of settings: a struct made by [`settings!`].
 pub trait Settings: Sized {
-    /// Name of the service: the subcommand, and its section in the file.
-    const SERVICE: &'static str;
     /// The rows.
-    const TABLE: &'static [Setting];
+    const ROWS: &'static [Setting];
 
     /// Reads the struct out of resolved values.
     ///
@@ -94,11 +99,11 @@ pub trait Settings: Sized {
     fn read(values: &Resolved) -> Result<Self, ConfigError>;
 }
 
-/// Declares a service's settings: `name: Type = "default";`, the doc comment is the help text; `, hidden` leaves it out.
+/// Declares a group of settings: `name: Type = "default";`, the doc comment is the help text; `, hidden` leaves it out.
 macro_rules! settings {
     (
         $(#[doc = $about:literal])+
-        pub struct $struct:ident for $service:literal {
+        pub struct $struct:ident {
             $($(#[doc = $doc:literal])+ $name:ident: $ty:ty = $default:literal $(, $hidden:ident)?;)+
         }
     ) => {
@@ -109,15 +114,12 @@ macro_rules! settings {
         }
 
         impl $crate::config::Settings for $struct {
-            const SERVICE: &'static str = $service;
-            const TABLE: &'static [$crate::config::Setting] =
-                &[$($crate::config::Setting::of::<$ty>(
-                    $service,
-                    stringify!($name),
-                    concat!($($doc),+),
-                    $default,
-                    !stringify!($($hidden)?).is_empty(),
-                )),+];
+            const ROWS: &'static [$crate::config::Setting] = &[$($crate::config::Setting::of::<$ty>(
+                stringify!($name),
+                concat!($($doc),+),
+                $default,
+                !stringify!($($hidden)?).is_empty(),
+            )),+];
 
             fn read(values: &$crate::config::Resolved) -> Result<Self, $crate::config::ConfigError> {
                 Ok(Self { $($name: values.get(stringify!($name))?),+ })

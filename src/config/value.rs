@@ -111,6 +111,30 @@ impl Value for Duration {
     }
 }
 
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteSize(pub u64);
+
+impl Value for ByteSize {
+    const WHAT: &'static str = "a size with its unit (B, KiB, MiB, GiB or TiB)";
+    const EXAMPLE: &'static str = "512MiB";
+    const PLACEHOLDER: &'static str = "SIZE";
+
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = text[..digits].parse().ok()?;
+        let unit: u64 = match text[digits..].trim_start() {
+            "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            "TiB" => 1 << 40,
+            _ => return None,
+        };
+        number.checked_mul(unit).map(Self)
+    }
+}
+
 /// A host and a port; the host is looked up when it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort(pub String);
@@ -224,6 +248,16 @@ words! {
     }
 }
 
+words! {
+    /// Numbers in the KV cache.
+    pub enum KvDtype ("f16 or f32") {
+        /// 16 bits.
+        F16 = "f16",
+        /// 32 bits.
+        F32 = "f32",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,6 +269,10 @@ mod tests {
         assert_eq!(Duration::parse("2h"), Some(Duration::from_secs(7200)));
         for wrong in ["", "5", "s", "-1s", "1.5s", "9999999999999999999s", "99999999999999999h"] {
             assert_eq!(Duration::parse(wrong), None, "{wrong}");
+        }
+        assert_eq!(ByteSize::parse("2 GiB"), Some(ByteSize(2 << 30)));
+        for wrong in ["", "5", "5MB", "-1B", "99999999TiB"] {
+            assert_eq!(ByteSize::parse(wrong), None, "{wrong}");
         }
         assert_eq!(HostPort::parse("[::1]:80").map(|h| h.0), Some("[::1]:80".into()));
         for wrong in ["", ":80", "host", "host:0", "host:99999", "http://host:80", "a b:80"] {

@@ -16,20 +16,21 @@ mod supervisor;
 
 pub use show::model_name;
 
-use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{io::IsTerminal, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use clap::{ArgMatches, Command};
+use kvrail_bench::client::Client;
 
 use crate::{
     SERVICES, chat,
-    config::{load, table::settings, value::Transport},
+    config::{Service, Settings, load, table::settings, value::Transport},
     exit::Exit,
-    model, service, signals,
+    model, node, service, signals,
 };
 
 settings! {
     /// Settings of `kvrail up`.
-    pub struct UpSettings for "up" {
+    pub struct UpSettings {
         /// Model: a GGUF file, a known name, or mock[:key=value,...]. Without one the default model is used, and fetched if it is not here.
         model: Option<String> = "";
         /// Prefill nodes; with none the decode nodes compute prompts themselves.
@@ -46,7 +47,7 @@ settings! {
         max_tokens: NonZeroU32 = "128";
         /// Directory of the log files; without one, a new directory in $XDG_STATE_HOME/kvrail/logs.
         log_dir: Option<PathBuf> = "";
-        /// Log filter of the services.
+        /// Log filter of the services, like info or kvrail_transfer=debug,info.
         log: String = "info";
         /// Longest wait for requests to finish on Ctrl-C.
         drain: Duration = "15s";
@@ -55,9 +56,13 @@ settings! {
     }
 }
 
+/// The service.
+pub const SERVICE: Service = Service { name: "up", groups: &[UpSettings::ROWS] };
+
 /// The subcommand.
 pub fn command() -> Command {
-    service::command::<UpSettings>(
+    service::command(
+        &SERVICE,
         "Start a whole pool on this machine: conductor, gateway, prefill and decode nodes",
         "kvrail up --prefill 1 --decode 1\n  kvrail up --ask \"What is the capital of France?\"",
     )
@@ -65,10 +70,11 @@ pub fn command() -> Command {
 
 /// Runs it.
 pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
-    let (settings, resolved) = load::<UpSettings>(&SERVICES, arguments)?;
+    let resolved = load(&SERVICE, &SERVICES, arguments)?;
     eprintln!("{resolved}");
+    let settings = UpSettings::read(&resolved)?;
     let model = match &settings.model {
-        Some(text) if text == "mock" || text.starts_with("mock:") => text.clone(),
+        Some(text) if node::mock(text)?.is_some() => text.clone(),
         Some(text) => model::existing(text)?.display().to_string(),
         None => model::ensure_default(&signals::flag_on_interrupt()?)?.display().to_string(),
     };
@@ -101,11 +107,14 @@ async fn attend(settings: &UpSettings, pool: &mut supervisor::Supervisor) -> any
     pool.start().await?;
     let endpoint = pool.endpoint()?;
     show::when_serving(endpoint, pool.node_counts()).await?;
+    let model = show::model_name(&Client::new(&endpoint.to_string())?).await?;
+    show::table(pool, endpoint, &model)?;
     let Some(question) = &settings.ask else {
-        show::table(pool, endpoint, &mut std::io::stdout()).await?;
+        if !std::io::stdout().is_terminal() {
+            show::ready_line(endpoint, &model)?;
+        }
         return pool.watch().await.map(|never| match never {});
     };
-    show::table(pool, endpoint, &mut std::io::stderr()).await?;
     tokio::select! {
         answered = chat::ask_once(endpoint, question, settings.max_tokens.get()) => answered.map(|()| Exit::Ok),
         failed = pool.watch() => failed.map(|never| match never {}),

@@ -51,12 +51,24 @@ pub async fn model_name(client: &Client) -> anyhow::Result<String> {
     }
 }
 
-/// Prints the table, the endpoint and a command to try.
+/// Tells programs that the pool serves: one line of JSON on standard output.
 ///
 /// # Errors
-/// If the output is gone, or the gateway cannot be asked for the model's name.
-pub async fn table(pool: &Supervisor, endpoint: SocketAddr, out: &mut impl Write) -> anyhow::Result<()> {
-    let name = model_name(&Client::new(&endpoint.to_string())?).await?;
+/// If the output is gone.
+pub fn ready_line(endpoint: SocketAddr, model: &str) -> anyhow::Result<()> {
+    let line = serde_json::json!({"ready": true, "role": "up", "http": endpoint, "model": model});
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints the table, the endpoint and a command to try, for people.
+///
+/// # Errors
+/// If the output is gone.
+pub fn table(pool: &Supervisor, endpoint: SocketAddr, name: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stderr().lock();
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["process", "pid", "address", "status at", "log"]);
     for member in pool.members() {
