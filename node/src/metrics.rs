@@ -98,19 +98,16 @@ impl Default for Registry {
 
 impl Registry {
     /// A handle to a counter of [`TABLE`].
-    #[must_use]
     pub fn counter(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
         self.recorder.register_counter(&key(name, Kind::Counter, labels), &METADATA)
     }
 
     /// A handle to a gauge of [`TABLE`].
-    #[must_use]
     pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
         self.recorder.register_gauge(&key(name, Kind::Gauge, labels), &METADATA)
     }
 
     /// A handle to a histogram of [`TABLE`], in seconds.
-    #[must_use]
     pub fn histogram(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Histogram {
         self.recorder.register_histogram(&key(name, Kind::Histogram, labels), &METADATA)
     }

@@ -109,6 +109,12 @@ struct Inner {
     failure: parking_lot::Mutex<Option<String>>,
 }
 
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({} {})", self.role().as_str(), self.inner.info.node_id)
+    }
+}
+
 impl Node {
     /// Loads the model, allocates and registers the pool, starts the transfer engine and binds the sockets. Nothing is
     /// served and nobody is told yet.

@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 /// What a node said, and the way to answer it.
 enum Heard {
     Opened(mpsc::Sender<Result<v1::ConductorMessage, Status>>),
-    Said(Message),
+    Said(Box<Message>),
     Closed,
 }
 
@@ -43,7 +43,7 @@ impl Conductor for Listener {
         tokio::spawn(async move {
             let _ = heard.send(Heard::Opened(answers)).await;
             while let Ok(Some(message)) = messages.message().await {
-                let _ = heard.send(Heard::Said(message.message.expect("a message"))).await;
+                let _ = heard.send(Heard::Said(Box::new(message.message.expect("a message")))).await;
             }
             let _ = heard.send(Heard::Closed).await;
         });
@@ -87,8 +87,8 @@ impl Process {
         loop {
             match tokio::time::timeout(Duration::from_secs(10), self.heard.recv()).await.expect("news")? {
                 Heard::Opened(answers) => self.answers = Some(answers),
-                Heard::Said(Message::Load(_)) => {}
-                Heard::Said(message) => return Some(message),
+                Heard::Said(message) if matches!(*message, Message::Load(_)) => {}
+                Heard::Said(message) => return Some(*message),
                 Heard::Closed => return None,
             }
         }
@@ -225,7 +225,8 @@ async fn a_renewal_carries_the_newest_load_and_counts_up() {
         load.update(|l| l.running = running);
     }
     let (mut sequence, mut messages) = (0, 0);
-    while let Some(Heard::Said(Message::Load(told))) = conductor.heard.recv().await {
+    while let Some(Heard::Said(message)) = conductor.heard.recv().await {
+        let Message::Load(told) = *message else { panic!("only loads: {message:?}") };
         assert!(told.sequence > sequence, "sequences grow");
         sequence = told.sequence;
         messages += 1;
