@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -24,6 +24,14 @@ use crate::transfer::{Cancel, RailBytes, Report, Shared, TransferError};
 use crate::transport::stream::Owner;
 use crate::transport::{Job, TransportKind};
 use crate::worker;
+
+/// Wire time of a slice.
+const SLICE_TIME: Duration = Duration::from_micros(400);
+/// Slices are no smaller, unless the work is.
+const SLICE_FLOOR: u64 = 1 << 20;
+/// The control thread is woken for a planner's timer only where it would be this late otherwise: timers move with every
+/// slice, and workers look at them in passing.
+const TIMER_SLACK: Duration = Duration::from_millis(2);
 
 /// Rails from here on are shared-memory streams, those below TCP streams.
 pub(crate) const SHM_RAIL: u8 = 32;
@@ -106,7 +114,11 @@ impl Core {
         let generation = crate::random::u64();
         let counters = Arc::new(Counters::default());
         let leases = LeaseTable::new(config.leases_max);
-        let planner = Planner::new(plan::Config::default(), generation);
+        // Kernel sockets and copies cost more a slice than a NIC's work request does: bigger slices, and no small ones where
+        // the rate is low because the processor is short.
+        let planner =
+            plan::Config { slice_time: SLICE_TIME, slice_floor_bytes: SLICE_FLOOR, ..plan::Config::default() };
+        let planner = Planner::new(planner, generation);
         Arc::new(Self {
             generation,
             local_addr,
@@ -131,7 +143,7 @@ impl Core {
     }
 
     pub(crate) fn instant(&self, at: Time) -> Instant {
-        self.origin.checked_add(std::time::Duration::from_nanos(at.0)).unwrap_or(self.origin)
+        self.origin.checked_add(Duration::from_nanos(at.0)).unwrap_or(self.origin)
     }
 
     /// Runs `f` on the planner, then does what the planner wants done. Rails of `own` that have something to do are
@@ -141,11 +153,20 @@ impl Core {
         let (result, orders) = {
             let mut plan = self.plan.lock();
             let result = f(&mut plan, now);
+            // After what `f` heard: a late look at the clock must not take our own sleep for a peer's.
+            if plan.planner.poll_timeout().is_some_and(|due| due <= now) {
+                plan.planner.handle_timeout(now);
+            }
             (result, self.collect(&mut plan))
         };
         let wakes = orders.wakes;
         self.carry_out(orders, own);
         (result, RailSet(wakes.0 & own.0))
+    }
+
+    /// When the planner's next timer is due.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        self.plan.lock().planner.poll_timeout()
     }
 
     fn collect(&self, plan: &mut Plan) -> Orders {
@@ -198,7 +219,8 @@ impl Core {
                 worker.kick();
             }
         }
-        if orders.timeout.is_some_and(|at| at.0 < self.control_wakes_at.load(Ordering::Acquire)) {
+        let wakes_at = self.control_wakes_at.load(Ordering::Acquire);
+        if orders.timeout.is_some_and(|at| (at + TIMER_SLACK).0 < wakes_at) {
             self.control.wake();
         }
     }

@@ -513,11 +513,8 @@ impl Control {
         if core.owner.leases.next_expiry().is_some_and(|at| at <= now) && core.owner.leases.expire(now) {
             core.fence_workers();
         }
-        core.plan(RailSet::default(), |p, at| {
-            if p.planner.poll_timeout().is_some_and(|due| due <= at) {
-                p.planner.handle_timeout(at);
-            }
-        });
+        // Whatever is done with the planner handles what is due.
+        core.plan(RailSet::default(), |_, _| ());
         let late: Vec<usize> =
             self.conns.iter().filter(|(_, c)| c.deadline.is_some_and(|d| d <= now)).map(|(key, _)| key).collect();
         for key in late {
@@ -570,8 +567,7 @@ impl Control {
         let core = &self.core;
         // Published first as "wake me": a timer set while the others are read is not missed.
         core.control_wakes_at.store(u64::MAX, Ordering::Release);
-        let (plan, _) = core.plan(RailSet::default(), |p, _| p.planner.poll_timeout());
-        let next = [plan.map(|at| core.instant(at)), core.owner.leases.next_expiry()]
+        let next = [core.next_timeout().map(|at| core.instant(at)), core.owner.leases.next_expiry()]
             .into_iter()
             .flatten()
             .chain(self.conns.iter().filter_map(|(_, c)| c.deadline))

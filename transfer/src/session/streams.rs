@@ -118,7 +118,7 @@ impl Control {
         let stream = StreamId { kind, index, incarnation: stream.incarnation };
         let socket = match kind {
             TransportKind::Tcp => begin_connect(address, self.core.config.peer_timeout)
-                .and_then(|s| tcp::tune_data(&s).map(|()| OwnedFd::from(s))),
+                .and_then(|s| tcp::tune_data(&s, address.ip().is_loopback()).map(|()| OwnedFd::from(s))),
             TransportKind::Shm => shm::connect(&unix),
         };
         match socket {
@@ -195,7 +195,8 @@ impl Control {
         let rail: Box<dyn Rail> = match stream.kind {
             TransportKind::Tcp => {
                 // Buffers of an accepted socket; a failure costs speed, not correctness.
-                let _ = tcp::tune_data(&socket2::SockRef::from(&socket));
+                let loopback = session.address.ip().is_loopback();
+                let _ = tcp::tune_data(&socket2::SockRef::from(&socket), loopback);
                 Box::new(tcp::rail(socket, owner))
             }
             TransportKind::Shm => Box::new(shm::rail(socket, owner)),

@@ -22,10 +22,15 @@ pub(crate) fn tune(socket: &Socket, silence: Duration) -> io::Result<()> {
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe))
 }
 
-/// Gives a data socket its buffers.
-pub(crate) fn tune_data(socket: &Socket) -> io::Result<()> {
+/// Gives a data socket its buffers, and on loopback a congestion control that does not pace: pacing timers cost a third
+/// of the throughput there (measured with bbr as the system's default), and there is no queue to protect.
+pub(crate) fn tune_data(socket: &Socket, loopback: bool) -> io::Result<()> {
     socket.set_send_buffer_size(BUFFER_BYTES)?;
-    socket.set_recv_buffer_size(BUFFER_BYTES)
+    socket.set_recv_buffer_size(BUFFER_BYTES)?;
+    if loopback && let Err(error) = socket.set_tcp_congestion(b"cubic") {
+        tracing::debug!(%error, "cubic is not to be had, the system's congestion control stays");
+    }
+    Ok(())
 }
 
 /// A rail over a connected stream.

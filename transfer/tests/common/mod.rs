@@ -87,3 +87,14 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
+
+/// Leases and transfers are all gone, memory is lent to nobody.
+pub async fn assert_nothing_is_left(engines: &[&Engine]) {
+    for engine in engines {
+        eventually("counters return to zero", || {
+            let s = engine.stats();
+            s.leases + s.leases_quarantined + s.transfers + s.transfers_lent == 0
+        })
+        .await;
+    }
+}
