@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use kvrail_proto::v1;
 use kvrail_proto::v1::prefill_reply::Message as Reply;
 use kvrail_proto::v1::prefill_request::Message as Request;
-use kvrail_transfer::TransportKind;
+use kvrail_transfer::{LeaseTicket, TransportKind};
 use support::{Call, Decode, Node, greedy, hand_off, prompt, table, within};
 
 /// 64 tokens a chunk at 1 ms a token: a prompt of 4,000 tokens takes 4 s.
 const SLOW: &str = "mock:layers=4,prefill_us=1000";
 const LONG: u32 = 4000;
 
-/// Opens a long request and grants its first lease; returns when some of it has landed.
+/// Opens a long request and grants its first blocks, under a lease of all; returns when some of it has landed.
 async fn begin(
     decode: &Decode,
     node: &Node,
@@ -23,18 +23,17 @@ async fn begin(
     start: v1::PrefillStart,
 ) -> (Call, kvrail_transfer::Lease) {
     let mut call = Call::open(&mut node.client(), start).await;
-    let lease = loop {
+    let lease = decode.lend(table);
+    loop {
         match call.next().await.expect("a lease is wanted") {
             Reply::LeaseWanted(wanted) => {
-                let ids = &table[wanted.first_block as usize..(wanted.first_block + wanted.count) as usize];
-                let lease = decode.lend(ids);
-                call.grant(wanted.first_block, ids, &lease).await;
-                break lease;
+                grant(&call, &wanted, table, &lease.ticket()).await;
+                break;
             }
             Reply::Queued(_) => {}
             other => panic!("{other:?}"),
         }
-    };
+    }
     within("bytes to land", async {
         while lease.bytes_landed() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -42,6 +41,28 @@ async fn begin(
     })
     .await;
     (call, lease)
+}
+
+/// Grants what is wanted.
+async fn grant(call: &Call, wanted: &v1::LeaseWanted, table: &[kvrail_engine::BlockId], ticket: &LeaseTicket) {
+    let ids = &table[wanted.first_block as usize..(wanted.first_block + wanted.count) as usize];
+    call.grant(wanted.first_block, ids, ticket).await;
+}
+
+/// Goes on granting under a lease that is gone: whether the node was writing then, or comes to write only under the next
+/// grant, it must fail.
+async fn failure_while_granting(
+    call: &mut Call,
+    table: &[kvrail_engine::BlockId],
+    ticket: &LeaseTicket,
+) -> v1::Failure {
+    loop {
+        match call.next().await.expect("a failure") {
+            Reply::LeaseWanted(wanted) => grant(call, &wanted, table, ticket).await,
+            Reply::Failure(failure) => return failure,
+            _ => {}
+        }
+    }
 }
 
 /// The node computed no more than what a chunk or two take after `begin`: far from the whole prompt.
@@ -91,10 +112,12 @@ async fn a_lost_lease_stops_and_the_memory_stays_as_it_is() {
     let tokens = prompt(1, LONG);
     let blocks = table(&decode, LONG as usize, 0);
     let (mut call, lease) = begin(&decode, &node, &blocks, decode.start(&tokens)).await;
+    let ticket = lease.ticket();
     within("the fence", lease.revoke()).await;
     let fill = vec![support::UNTOUCHED; decode.format.block_bytes() as usize];
     blocks.iter().for_each(|&block| decode.kv.write(block, 0, &fill));
-    assert_eq!(call.failure().await.code, "lease_expired");
+    let failure = failure_while_granting(&mut call, &blocks, &ticket).await;
+    assert_eq!(failure.code, "lease_expired");
     stopped_early(&node).await;
     decode.check_untouched(blocks.iter().copied());
     node.stop().await;
@@ -107,8 +130,9 @@ async fn a_dead_decode_engine_is_a_lost_peer() {
     let tokens = prompt(1, LONG);
     let blocks = table(&decode, LONG as usize, 0);
     let (mut call, lease) = begin(&decode, &node, &blocks, decode.start(&tokens)).await;
+    let ticket = lease.ticket();
     drop((lease, decode));
-    let code = call.failure().await.code;
+    let code = failure_while_granting(&mut call, &blocks, &ticket).await.code;
     assert!(code == "peer_lost" || code == "lease_expired", "{code}");
     stopped_early(&node).await;
     node.stop().await;

@@ -18,7 +18,7 @@ use kvrail_proto::v1::prefill_client::PrefillClient;
 use kvrail_proto::v1::prefill_reply::Message as Reply;
 use kvrail_proto::v1::prefill_request::Message as Request;
 use kvrail_transfer::{
-    Access, ByteRange, Engine, EngineConfig, Lease, LeaseRequest, MemoryKind, Region, TransportKind,
+    Access, ByteRange, Engine, EngineConfig, Lease, LeaseRequest, LeaseTicket, MemoryKind, Region, TransportKind,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -223,8 +223,9 @@ impl Call {
         Self { requests, replies: replies.into_inner() }
     }
 
+    /// Sends a message; in vain if the node has ended the stream already, which its replies tell.
     pub async fn send(&self, message: Request) {
-        self.requests.send(v1::PrefillRequest { message: Some(message) }).await.expect("open");
+        let _ = self.requests.send(v1::PrefillRequest { message: Some(message) }).await;
     }
 
     /// The next reply; `None` at the end of the stream.
@@ -247,12 +248,12 @@ impl Call {
         }
     }
 
-    /// Grants `ids`, from block `first` on, under `lease`.
-    pub async fn grant(&self, first: u32, ids: &[BlockId], lease: &Lease) {
+    /// Grants `ids`, from block `first` on, under a lease.
+    pub async fn grant(&self, first: u32, ids: &[BlockId], ticket: &LeaseTicket) {
         self.send(Request::LeaseGranted(v1::LeaseGranted {
             first_block: first,
             count: ids.len() as u32,
-            ticket: lease.ticket().to_bytes().to_vec(),
+            ticket: ticket.to_bytes(),
             block_ids: ids.iter().map(|id| id.0).collect(),
         }))
         .await;
@@ -288,7 +289,7 @@ pub async fn hand_off(
                 for (first, ids) in [(lease.first_block, a), (lease.first_block + a.len() as u32, b)] {
                     if !ids.is_empty() {
                         let lease = decode.lend(ids);
-                        call.grant(first, ids, &lease).await;
+                        call.grant(first, ids, &lease.ticket()).await;
                         leases.push(lease);
                     }
                 }
