@@ -1,12 +1,14 @@
 //! The promises of kvrail as suites: each prints its figures and closes with PASS or FAIL.
 
 pub mod bad_input;
+pub mod clients;
 pub mod doctor;
 pub mod faults;
 pub mod fresh;
 pub mod house;
 pub mod identity;
 pub mod kv_moves;
+pub mod speed;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -75,6 +77,16 @@ pub const ALL: &[Suite] = &[
         name: "bad-input",
         promise: "bad input at the endpoint, the flags and the wire gets a clear typed error, and the server still answers",
         run: |setting| Box::pin(async move { bad_input::run(&setting).await }),
+    },
+    Suite {
+        name: "clients",
+        promise: "curl, the openai package and a load generator finish a hundred requests each without an error",
+        run: |setting| Box::pin(async move { clients::run(&setting).await }),
+    },
+    Suite {
+        name: "speed",
+        promise: "the engine keeps up with raw sockets and memcpy, and separate pools with one process",
+        run: |setting| Box::pin(async move { speed::run(&setting).await }),
     },
     Suite {
         name: "doctor",

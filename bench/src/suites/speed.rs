@@ -1,0 +1,148 @@
+//! Speed of this step: the transfer engine beside raw sockets and memcpy, separate pools beside one process, and how
+//! much of the wire the prefill hides.
+//!
+//! The full tier judges medians of same-round ratios and wants nine calm rounds behind each. The quick tier measures the
+//! same on less and judges no clock: it shows that the benches work and that every byte arrives.
+
+use super::{Findings, Setting, Tier};
+use crate::serving;
+use crate::transfer::{self, FarCommand, Wire};
+
+/// Throughput over TCP against two plain connections, at least.
+const TCP_FLOOR: f64 = 0.9;
+/// Throughput over shared memory against memcpy, at least.
+const SHM_FLOOR: f64 = 0.85;
+/// CPU-seconds a GB against the baseline's, at most.
+const CPU_CEILING: f64 = 1.3;
+/// Time to first token of separate pools against colocated at one stream, at most.
+const TTFT_CEILING: f64 = 1.1;
+/// Last layer to visible against moving the same bytes at once, at most.
+const WIRE_CEILING: f64 = 0.15;
+/// Calm rounds behind every ratio.
+const ROUNDS: usize = 9;
+
+/// Runs the suite.
+pub async fn run(setting: &Setting) -> Findings {
+    let setting = setting.clone();
+    tokio::task::spawn_blocking(move || {
+        let mut findings = Findings::default();
+        let far = FarCommand { program: setting.binary.clone(), args: vec!["bench".into(), "far-side".into()] };
+        if let Err(e) = transfer(&setting, &far, &mut findings) {
+            findings.failure(e);
+        }
+        if let Err(e) = serving(&setting, &far, &mut findings) {
+            findings.failure(e);
+        }
+        findings
+    })
+    .await
+    .unwrap_or_default()
+}
+
+/// An error with all its causes.
+fn whole(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+fn transfer(setting: &Setting, far: &FarCommand, findings: &mut Findings) -> Result<(), String> {
+    let full = setting.tier == Tier::Full;
+    let options = transfer::Options {
+        blocks: if full { 25_120 } else { 2_048 },
+        block_bytes: 32_768,
+        transports: vec![Wire::Tcp, Wire::Shm],
+        rounds: if full { ROUNDS } else { 2 },
+        batch: 100_000,
+        verify: true,
+        json: false,
+        expect: Vec::new(),
+        seed: setting.seed,
+    };
+    let report = transfer::run(&options, far).map_err(|e| whole(&e))?;
+    print!("{}", report.text());
+    for pair in &report.pairs {
+        let name = &pair.names[0];
+        findings.figure(
+            format!("{name} against {}", pair.names[1]),
+            format!("{} of its throughput, {} of its CPU-seconds a GB", pair.ratio, pair.cpu_ratio),
+        );
+        let rounds =
+            format!("{} kept, {} discarded, {} blocks verified", pair.kept, pair.discarded, pair.blocks_verified);
+        findings.figure(format!("{name}: rounds"), rounds);
+        if full {
+            let floor = if pair.transport == Wire::Tcp { TCP_FLOOR } else { SHM_FLOOR };
+            findings.check(pair.ratio.median >= floor, format!("{name}: throughput {} < {floor}", pair.ratio));
+            findings.check(
+                pair.cpu_ratio.median <= CPU_CEILING,
+                format!("{name}: CPU-seconds a GB {} > {CPU_CEILING}", pair.cpu_ratio),
+            );
+            findings.check(pair.kept >= ROUNDS, format!("{name}: only {} calm rounds", pair.kept));
+        }
+    }
+    for batch in &report.batches {
+        findings.figure(
+            format!("{} descriptors in one submit over {}", batch.descriptors, batch.transport),
+            format!("{:.0} ns a descriptor to submit, {:.0} ns to move", batch.submit_ns, batch.total_ns),
+        );
+    }
+    findings.check(report.batches.len() == 2, "the one big submit was not measured over both transports");
+    Ok(())
+}
+
+fn serving(setting: &Setting, far: &FarCommand, findings: &mut Findings) -> Result<(), String> {
+    let full = setting.tier == Tier::Full;
+    let model = match (full, &setting.model) {
+        (false, _) => "mock:prefill_us=100,step_us=2000".to_owned(),
+        (true, Some(model)) => model.display().to_string(),
+        (true, None) => return Err("the real model is not on this machine: `kvrail model pull` fetches it".into()),
+    };
+    for wire in [Wire::Tcp, Wire::Shm] {
+        let streams = match (full, wire) {
+            (true, Wire::Tcp) => vec![1, 4, 16],
+            (true, Wire::Shm) => vec![1],
+            (false, _) => vec![1, 4],
+        };
+        let options = serving::Options {
+            model: model.clone(),
+            streams,
+            words: if full { 200 } else { 40 },
+            wire_words: if full { 600 } else { 120 },
+            tokens: if full { 32 } else { 8 },
+            rounds: if full { ROUNDS } else { 2 },
+            transport: wire,
+            json: false,
+            expect: Vec::new(),
+            seed: setting.seed,
+        };
+        let report = serving::run(&options, &setting.binary, far).map_err(|e| whole(&e))?;
+        print!("{}", report.text());
+        for at in &report.streams {
+            findings.figure(
+                format!("separate against colocated over {wire}, {} streams", at.streams),
+                format!("TTFT {}, tokens/s {} ({} rounds, −{})", at.ttft_ratio, at.tokens_ratio, at.kept, at.discarded),
+            );
+            if full && at.streams == 1 {
+                let ratio = at.ttft_ratio;
+                findings.check(
+                    ratio.median <= TTFT_CEILING,
+                    format!("{wire}: TTFT at one stream {ratio} > {TTFT_CEILING}"),
+                );
+                findings.check(at.kept >= ROUNDS, format!("{wire}: only {} calm rounds", at.kept));
+            }
+        }
+        let hidden = report.wire.ok_or("the end of the hand-off was not timed")?;
+        findings.figure(
+            format!("last layer to visible over {wire}"),
+            format!(
+                "{} of moving {} bytes at once ({} rounds, −{})",
+                hidden.ratio, hidden.bytes, hidden.kept, hidden.discarded
+            ),
+        );
+        if full {
+            let ratio = hidden.ratio;
+            findings
+                .check(ratio.median <= WIRE_CEILING, format!("{wire}: last layer to visible {ratio} > {WIRE_CEILING}"));
+            findings.check(hidden.kept >= ROUNDS, format!("{wire}: only {} calm rounds of the hand-off", hidden.kept));
+        }
+    }
+    Ok(())
+}
