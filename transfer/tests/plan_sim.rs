@@ -190,7 +190,7 @@ fn chaos(seed: u64, mercy: Mercy, options: WorldOptions) -> World {
 
 #[test]
 fn whatever_happens_each_op_is_reported_once_and_nothing_lands_after_quiescence() {
-    each_seed(500, |seed| {
+    each_seed(150, |seed| {
         let world = chaos(seed, Mercy::None, WorldOptions::default());
         assert!(world.violations.is_empty(), "seed {seed}: {:#?}", world.violations);
         for (index, outcome) in world.outcomes.iter().enumerate() {
@@ -210,7 +210,7 @@ fn whatever_happens_each_op_is_reported_once_and_nothing_lands_after_quiescence(
 /// While one link to a peer is good, faults on the others are nobody's error, and cost no more than their detection.
 #[test]
 fn with_one_good_link_nothing_fails() {
-    each_seed(500, |seed| {
+    each_seed(150, |seed| {
         let world = chaos(seed, Mercy::OneGoodLink, WorldOptions::default());
         assert!(world.violations.is_empty(), "seed {seed}: {:#?}", world.violations);
         for (index, outcome) in world.outcomes.iter().enumerate() {
@@ -224,7 +224,7 @@ fn with_one_good_link_nothing_fails() {
 
 #[test]
 fn reports_come_by_the_deadline_to_the_nanosecond() {
-    each_seed(500, |seed| {
+    each_seed(150, |seed| {
         let mut dice = Dice(seed);
         let mut world = World::new(Config::default(), WorldOptions::default(), seed);
         let links: Vec<LinkOptions> = (0..dice.within(1..4)).map(|rail| random_link(&mut dice, rail as u8)).collect();
@@ -254,7 +254,7 @@ fn reports_come_by_the_deadline_to_the_nanosecond() {
 /// Bytes / sum of live rates × 1.1 + detection × deaths, for any pattern of rail deaths that leaves one alive.
 #[test]
 fn deaths_cost_their_share_and_their_detection_and_no_more() {
-    each_seed(150, |seed| {
+    each_seed(100, |seed| {
         let mut dice = Dice(seed);
         let config = Config::default();
         let options = WorldOptions::default();
@@ -301,7 +301,7 @@ fn deaths_cost_their_share_and_their_detection_and_no_more() {
 /// Without faults: every rail is kept busy to the end, whatever rates were claimed, in either direction, for any number of loads.
 #[test]
 fn rails_are_kept_busy_to_the_end() {
-    each_seed(120, |seed| {
+    each_seed(40, |seed| {
         let mut dice = Dice(seed);
         let mut world = World::new(Config::default(), WorldOptions::default(), seed);
         let links: Vec<LinkOptions> = (0..dice.within(1..9))
@@ -329,10 +329,36 @@ fn rails_are_kept_busy_to_the_end() {
     });
 }
 
+/// The last slices shrink, and a slow rail leaves them to fast ones: a short transfer takes what a perfect split would.
+#[test]
+fn tails_end_together() {
+    each_seed(40, |seed| {
+        let mut dice = Dice(seed);
+        let mut world = World::new(Config::default(), WorldOptions::default(), seed);
+        let delay = Duration::from_micros(5);
+        let fast = dice.within(2..5);
+        let mut links: Vec<LinkOptions> =
+            (0..fast).map(|rail| LinkOptions::clean(rail as u8, 1_000_000_000, delay)).collect();
+        links.push(LinkOptions::clean(fast as u8, 20_000_000, delay)); // 16 KiB take it 0.8 ms
+        let peer = world.peer(&links).unwrap();
+        for round in 0..20 {
+            let bytes = dice.within(64 << 10..4 << 20);
+            world.load(after(Duration::from_millis(20 * round)), bulk(peer, bytes, Class::KvHandoff));
+        }
+        world.run(after(Duration::from_secs(10)));
+        for (round, outcome) in world.outcomes.iter().enumerate() {
+            let (at, report) = outcome.done.as_ref().unwrap();
+            let took = at.since(outcome.submitted_at).as_secs_f64();
+            let ideal = report.bytes as f64 / (fast as f64 * 1e9) + 2.0 * delay.as_secs_f64();
+            assert!(took <= ideal * 1.1 + 60e-6, "seed {seed} round {round}: {took:.6} s against {ideal:.6}");
+        }
+    });
+}
+
 /// A rail that is ten times slower than it was costs no more than its own share.
 #[test]
 fn a_rail_that_slows_down_costs_its_own_share() {
-    each_seed(80, |seed| {
+    each_seed(30, |seed| {
         let mut dice = Dice(seed);
         let mut world = World::new(Config::default(), WorldOptions::default(), seed);
         let (rails, rate) = (dice.within(2..9), 2_000_000_000u64);
@@ -355,7 +381,7 @@ fn a_rail_that_slows_down_costs_its_own_share() {
 /// Down and up every 200 ms: no error, and the rail is used again within a second of its return.
 #[test]
 fn a_flapping_rail_is_used_when_it_is_there_and_fails_nobody() {
-    each_seed(12, |seed| {
+    each_seed(6, |seed| {
         let mut dice = Dice(seed);
         let mut world = World::new(Config::default(), WorldOptions::default(), seed);
         let links = [0, 1].map(|rail| LinkOptions::clean(rail, 1_000_000_000, Duration::from_micros(20)));
@@ -380,7 +406,7 @@ fn a_flapping_rail_is_used_when_it_is_there_and_fails_nobody() {
 
 #[test]
 fn classes_share_by_weight_and_control_overtakes() {
-    each_seed(40, |seed| {
+    each_seed(30, |seed| {
         let mut dice = Dice(seed);
         let mut world = World::new(Config::default(), WorldOptions::default(), seed);
         let links: Vec<LinkOptions> = (0..dice.within(1..5))

@@ -77,7 +77,7 @@ impl Planner {
     /// Feeds the path's estimates, window and circuit.
     fn learn(&mut self, attempt: &Attempt, now: Time) {
         let Some(id) = self.paths.get(attempt.path).map(|path| path.id) else { return };
-        let fleet = Fleet::of(self.best_tier(id.peer).map(|path| (path, 0)));
+        let fleet = Fleet::of(self.best_tier(id.peer).map(|path| (path, 0)), now);
         let Some(path) = self.paths.get_mut(attempt.path) else { return };
         let delay = path.rate.on_landed(&attempt.sent, attempt.bytes, now);
         let target = delay_target(&self.config, path, &fleet);
@@ -171,7 +171,7 @@ impl Planner {
         }
         self.arm_retry(id, now);
         if let Some(known) = self.peers.get_mut(peer) {
-            known.pending += retry.bytes;
+            known.add_pending(retry.bytes, now);
         }
         self.enqueue(id);
         self.wake_peer(peer);

@@ -66,8 +66,8 @@ pub(crate) struct Path {
     pub(crate) heard_at: Time,
     /// A slice was refused for want of window since the last completion: its workers wait.
     pub(crate) blocked: bool,
-    /// First time in a row that this rail left the work to faster ones.
-    pub(crate) declined_at: Option<Time>,
+    /// From when until when this rail leaves the work to faster ones.
+    pub(crate) declines: Option<(Time, Time)>,
     /// The one timer of this path, where armed.
     pub(crate) timer: Option<Time>,
     /// One late check was forgiven because the planner itself was not run in time.
@@ -92,7 +92,7 @@ impl Path {
             newest: None,
             heard_at: now,
             blocked: false,
-            declined_at: None,
+            declines: None,
             timer: None,
             forgiven: false,
             failures: 0,
@@ -132,8 +132,15 @@ impl Path {
         self.spec = spec;
         self.state = State::Probing;
         self.heard_at = now;
-        self.declined_at = None;
+        self.declines = None;
         self.forgiven = false;
+    }
+
+    /// Bytes in flight without what must have been sent since the last news, which is at most one slice: that one's completion would
+    /// be news.
+    pub(crate) fn left(&self, now: Time) -> u64 {
+        let slice = self.in_flight_bytes / u64::from(self.in_flight.max(1));
+        self.in_flight_bytes - (self.rate.sent_since_news(now) as u64).min(slice)
     }
 
     /// Is another slice allowed in? Then: how many bytes, at least 1.

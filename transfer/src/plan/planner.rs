@@ -70,12 +70,23 @@ pub(super) struct Peer {
     pub(super) paths: Vec<PathIx>,
     /// Bytes that wait to be handed out.
     pub(super) pending: u64,
+    /// Since when that is not zero.
+    pub(super) busy_since: Time,
     /// Rails that left the rest to faster ones.
     pub(super) declined: RailSet,
     /// By remote rail: bytes granted and handed out, both since the peer came.
     pub(super) credits: Vec<Credit>,
     transfers: u32,
     lost: bool,
+}
+
+impl Peer {
+    pub(super) fn add_pending(&mut self, bytes: u64, now: Time) {
+        if self.pending == 0 {
+            self.busy_since = now;
+        }
+        self.pending += bytes;
+    }
 }
 
 /// One remote rail's credit, in cumulative bytes.
@@ -305,7 +316,7 @@ impl Planner {
             total = sum.ok_or(SubmitError::WouldExceed { what: "bytes", limit: u64::MAX })?;
         }
         let usable = peer.paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable());
-        let fleet = Fleet::of(usable.map(|path| (path, 0)));
+        let fleet = Fleet::of(usable.map(|path| (path, 0)), now);
         if request.deadline <= now || is_hopeless(&self.config, &fleet, total, request.deadline, now) {
             return Err(SubmitError::Hopeless);
         }
@@ -315,7 +326,7 @@ impl Planner {
         let id = self.transfers.insert(Transfer::new(request, bytes, now));
         if let Some(known) = self.peers.get_mut(peer) {
             known.transfers += 1;
-            known.pending += total;
+            known.add_pending(total, now);
         }
         self.timers.insert((deadline, Timer::Deadline(id)));
         if total == 0 {

@@ -102,7 +102,7 @@ impl Planner {
         let Some(tier) = self.usable(peer, request).map(|path| path.spec.tier).min() else { return Choice::NotThis };
         let mates = || self.usable(peer, request).filter(|path| path.spec.tier == tier);
         let with_distance = |path| (path, distance(request, Path::local(path)));
-        let fleet = Fleet::of(mates().map(with_distance));
+        let fleet = Fleet::of(mates().map(with_distance), now);
         let floor = self.config.slice_floor_bytes.min(peer.pending).max(1);
 
         let mut best: Option<(f64, PathIx, Source, u64)> = None;
@@ -130,8 +130,8 @@ impl Planner {
                 }
             };
             let probe = path.wants_probe(&self.config, now);
-            let bytes = size(&self.config, path, &fleet, peer.pending, probe).min(room);
-            let cost = cost_ns(path, bytes, penalty, probe);
+            let bytes = size(&self.config, path, &fleet, peer.pending, probe).min(room).min(peer.pending);
+            let cost = cost_ns(path, bytes, penalty, probe, now);
             if best.is_none_or(|(least, ..)| cost < least) {
                 best = Some((cost, ix, source, bytes));
             }
@@ -142,8 +142,13 @@ impl Planner {
             }
             return if luckless { Choice::NotThis } else { Choice::Blocked };
         };
-        let others = Fleet::of(mates().filter(|path| path.id.local != local).map(with_distance));
-        if others.drain_ns(peer.pending) < cost && self.declines(path, cost, now) {
+        let retry = if let Source::Retry(at) = source { transfer.retries.get(at) } else { None };
+        let other = |path: &&Path| path.id.local != local && !retry.is_some_and(|retry| retry.avoids(&path.id));
+        let others = || mates().filter(other).map(with_distance);
+        // All of it, spread evenly; and one slice whole, for work does not spread below slices.
+        let sooner = Fleet::of(others(), now).drain_ns(peer.pending) < cost
+            && others().any(|(path, distance)| cost_ns(path, bytes, distance, false, now) < cost);
+        if sooner && self.declines(path, cost, now) {
             return Choice::Blocked;
         }
         Choice::Take(Plan { path, source, bytes, fleet })
@@ -153,20 +158,23 @@ impl Planner {
     /// taken: if the work is still there then, the estimates were wrong.
     fn declines(&mut self, ix: PathIx, cost_ns: f64, now: Time) -> bool {
         let Some(path) = self.paths.get_mut(ix) else { return false };
-        let patience = Duration::from_nanos(cost_ns as u64).min(self.config.probe_after);
-        match path.declined_at {
-            Some(at) if now.since(at) >= patience => return false,
-            Some(_) => {}
-            None => {
-                path.declined_at = Some(now);
+        let Some(peer) = self.peers.get_mut(path.id.peer) else { return false };
+        match path.declines {
+            Some((from, until)) if from >= peer.busy_since => {
+                if now >= until {
+                    return false;
+                }
+            }
+            _ => {
+                let until = now + Duration::from_nanos(cost_ns as u64).min(self.config.probe_after);
+                path.declines = Some((now, until));
                 let rail = path.id.local;
-                self.arm(now + patience, Timer::Wake(rail));
+                peer.declined.insert(rail);
+                self.arm(until, Timer::Wake(rail));
+                return true;
             }
         }
-        let Some(id) = self.paths.get(ix).map(|path| path.id) else { return false };
-        if let Some(peer) = self.peers.get_mut(id.peer) {
-            peer.declined.insert(id.local);
-        }
+        peer.declined.insert(path.id.local);
         true
     }
 
@@ -185,12 +193,14 @@ impl Planner {
             Source::Fresh => (&mut transfer.cursor, &mut transfer.unsent, 0),
         };
         let start = *cursor;
-        let crumb = self.config.slice_floor_bytes;
+        let crumb = self.config.slice_floor_bytes.min(plan.bytes / 4); // its path was chosen for this size
         let bytes = cursor.take(&transfer.request.ops, plan.bytes, *budget, crumb, &path.spec.limits, &mut out.pieces);
         *budget -= bytes;
         transfer.retries.retain(|retry| retry.bytes > 0);
 
         peer.pending -= bytes;
+        // Who left the work to this path, as it was, may see it otherwise now.
+        self.wakes.0 |= std::mem::take(&mut peer.declined).0;
         if let Some(credit) = peer.credits.iter_mut().find(|credit| credit.rail == path.id.remote) {
             credit.sent += bytes;
         }
@@ -198,7 +208,7 @@ impl Planner {
         let sent = path.rate.on_sent(now, path.in_flight_bytes);
         path.in_flight += 1;
         path.in_flight_bytes += bytes;
-        path.declined_at = None;
+        path.declines = None;
         let older = path.newest;
         let attempt = Attempt {
             transfer: id,

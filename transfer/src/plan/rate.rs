@@ -23,6 +23,8 @@ pub(crate) struct Rate {
     samples: u32,
     delivered: u64,
     delivered_at: Time,
+    /// Nothing has landed since the path became busy: `delivered_at` is a sending time, and the idle delay lies before the first news.
+    fresh: bool,
     /// The best sample of the completions reaped at `delivered_at`: the last of a batch has seen all of it delivered.
     reaped: Option<f64>,
 }
@@ -34,6 +36,7 @@ pub(crate) struct Sent {
     delivered: u64,
     delivered_at: Time,
     pipelined: bool,
+    fresh: bool,
 }
 
 impl Sent {
@@ -50,6 +53,7 @@ impl Rate {
             samples: 0,
             delivered: 0,
             delivered_at: Time(0),
+            fresh: false,
             reaped: None,
         }
     }
@@ -74,12 +78,18 @@ impl Rate {
         self.base_ns + (ahead + bytes) as f64 / self.bytes_per_ns
     }
 
+    /// Bytes that a busy path has moved since its last completion, or since it became busy.
+    pub(crate) fn sent_since_news(&self, now: Time) -> f64 {
+        nanos(now.since(self.delivered_at)) as f64 * self.bytes_per_ns
+    }
+
     pub(crate) fn on_sent(&mut self, now: Time, in_flight_before: u64) -> Sent {
         let pipelined = in_flight_before > 0;
         if !pipelined {
             self.delivered_at = now;
+            self.fresh = true;
         }
-        Sent { at: now, delivered: self.delivered, delivered_at: self.delivered_at, pipelined }
+        Sent { at: now, delivered: self.delivered, delivered_at: self.delivered_at, pipelined, fresh: self.fresh }
     }
 
     /// `bytes` of a slice landed. Returns its whole delay.
@@ -91,11 +101,14 @@ impl Rate {
         }
         self.delivered += bytes;
         self.delivered_at = now;
+        self.fresh = false;
         let delay = now.since(sent.at);
         let delay_ns = (nanos(delay) as f64).max(1.0);
         let elapsed = (nanos(now.since(sent.delivered_at)) as f64).max(1.0);
         let sample = (self.delivered - sent.delivered) as f64 / elapsed;
         if sent.pipelined {
+            let idle_ns = if sent.fresh { self.base_ns.min(elapsed / 2.0) } else { 0.0 };
+            let sample = (self.delivered - sent.delivered) as f64 / (elapsed - idle_ns);
             self.reaped = Some(self.reaped.map_or(sample, |best| best.max(sample)));
             return delay;
         }

@@ -2,21 +2,22 @@
 //!
 //! Size is time: what the path moves in `slice_time` at its measured rate. Near the end of the queued work a path takes no more than
 //! its share, so that all end together, down to an eighth of a full slice (or the floor): finer would cost more than the skew.
-//! Whether to take it at all: a slow rail leaves the work to the others where they would have all of it done before
-//! the slow rail had this one slice done.
+//! Whether to take it at all: a slow rail leaves the work to the others where they would have all of it done, and one of them this
+//! slice, before the slow rail had this slice done.
 
 use std::time::Duration;
 
-use super::Config;
 use super::path::Path;
 use super::time::nanos;
+use super::{Config, Time};
 
 /// What the usable paths to a peer, of its best tier, amount to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fleet {
     pub(crate) paths: u32,
     pub(crate) bytes_per_ns: f64,
-    pub(crate) in_flight_bytes: u64,
+    /// Bytes that they still have to move.
+    pub(crate) left: u64,
     /// The least idle delay with penalties, ns.
     pub(crate) reach_ns: f64,
     /// All rates are measured.
@@ -25,12 +26,12 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Of these paths, each with nanoseconds from the memory to its local NIC.
-    pub(crate) fn of<'a>(paths: impl Iterator<Item = (&'a Path, u32)>) -> Self {
+    pub(crate) fn of<'a>(paths: impl Iterator<Item = (&'a Path, u32)>, now: Time) -> Self {
         let start = Fleet { reach_ns: f64::INFINITY, measured: true, ..Fleet::default() };
         paths.fold(start, |sum, (path, distance_ns)| Fleet {
             paths: sum.paths + 1,
             bytes_per_ns: sum.bytes_per_ns + path.rate.bytes_per_ns(),
-            in_flight_bytes: sum.in_flight_bytes + path.in_flight_bytes,
+            left: sum.left + path.left(now),
             reach_ns: sum.reach_ns.min(path.rate.base_ns() + penalties_ns(path, distance_ns)),
             measured: sum.measured && path.rate.is_measured(),
         })
@@ -41,7 +42,7 @@ impl Fleet {
         if self.paths == 0 {
             return f64::INFINITY;
         }
-        self.reach_ns + (self.in_flight_bytes + pending) as f64 / self.bytes_per_ns
+        self.reach_ns + (self.left + pending) as f64 / self.bytes_per_ns
     }
 }
 
@@ -71,11 +72,11 @@ pub(crate) fn delay_target(config: &Config, path: &Path, fleet: &Fleet) -> Durat
 
 /// Cost of `bytes` on `path`: nanoseconds until they would be there, with penalties (`distance_ns`: memory to local NIC). For a probe
 /// what was measured is stale: the transport is believed for one small slice.
-pub(crate) fn cost_ns(path: &Path, bytes: u64, distance_ns: u32, probe: bool) -> f64 {
+pub(crate) fn cost_ns(path: &Path, bytes: u64, distance_ns: u32, probe: bool, now: Time) -> f64 {
     let time_ns = if probe {
         path.rate.base_ns() + bytes as f64 / path.spec.rate.max(1) as f64 * 1e9
     } else {
-        path.rate.time_ns(path.in_flight_bytes, bytes)
+        path.rate.time_ns(path.left(now), bytes)
     };
     time_ns + penalties_ns(path, distance_ns)
 }
@@ -87,7 +88,7 @@ fn penalties_ns(path: &Path, distance_ns: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{PathId, PathLimits, PathSpec, PeerId, RailId, Time};
+    use crate::plan::{PathId, PathLimits, PathSpec, PeerId, RailId};
 
     fn path(rate: u64, lanes: u16) -> Path {
         let id = PathId { peer: PeerId::from_bits(0), local: RailId(0), remote: RailId(0) };
@@ -101,7 +102,7 @@ mod tests {
     fn a_slice_is_a_time_not_a_size() {
         let config = Config::default();
         let rails = [path(1_000_000_000, 1), path(10_000_000_000, 1), path(10_000_000, 1)];
-        let fleet = Fleet::of(rails.iter().map(|rail| (rail, 0)));
+        let fleet = Fleet::of(rails.iter().map(|rail| (rail, 0)), Time(0));
         let sizes = rails.each_ref().map(|rail| size(&config, rail, &fleet, 1 << 30, false));
         assert_eq!(sizes, [200_000, 2_000_000, 16 << 10], "200 µs each; the slow one is at the floor");
         assert_eq!(size(&config, &rails[1], &fleet, 1 << 30, true), 16 << 10, "a probe is small");
@@ -112,7 +113,7 @@ mod tests {
         let config = Config::default();
         for (lanes, pending, bytes) in [(1, 1 << 30, 800_000), (1, 300_000, 300_000), (4, 400_000, 100_000)] {
             let rail = path(1_000_000_000, lanes);
-            let fleet = Fleet::of(std::iter::once((&rail, 0)));
+            let fleet = Fleet::of(std::iter::once((&rail, 0)), Time(0));
             assert_eq!(size(&config, &rail, &fleet, pending, true), bytes);
         }
     }
@@ -121,7 +122,7 @@ mod tests {
     fn tails_shrink_in_proportion() {
         let config = Config::default();
         let rails = [path(1_000_000_000, 1), path(3_000_000_000, 1)];
-        let fleet = Fleet::of(rails.iter().map(|rail| (rail, 0)));
+        let fleet = Fleet::of(rails.iter().map(|rail| (rail, 0)), Time(0));
         assert_eq!(size(&config, &rails[0], &fleet, 400_000, false), 100_000);
         assert_eq!(size(&config, &rails[1], &fleet, 400_000, false), 300_000);
         assert_eq!(size(&config, &rails[1], &fleet, 1000, false), 75_000, "an eighth of a slice is fine enough");

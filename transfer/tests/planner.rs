@@ -1,0 +1,325 @@
+//! The planner's public face, one rule a test.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvrail_transfer::plan::{
+    Action, Cause, Class, Completion, Config, Direction, Event, Failure, Fate, Op, OpStatus, Outcome, PathError,
+    PathId, PathLimits, PathSpec, PeerId, Planner, RailId, RailSet, Refusal, Report, Request, Slice, SliceBatch,
+    SubmitError, TenantId, Time, TransferId,
+};
+
+const LIMITS: PathLimits = PathLimits {
+    slice_bytes_max: 64 << 10,
+    slice_pieces_max: 64,
+    slices_max: 64,
+    window_min: 128 << 10,
+    window_max: 128 << 10,
+    local_chunk_bytes: u64::MAX,
+    remote_chunk_bytes: u64::MAX,
+};
+
+fn spec() -> PathSpec {
+    PathSpec {
+        rate: 1_000_000_000,
+        base_delay: Duration::from_micros(10),
+        penalty: Duration::ZERO,
+        tier: 0,
+        lanes: 1,
+        limits: LIMITS,
+    }
+}
+
+struct Bed {
+    planner: Planner,
+    peer: PeerId,
+    now: Time,
+}
+
+impl Bed {
+    /// One peer over paths of these rails (local, remote).
+    fn new(rails: &[(u8, u8)]) -> Self {
+        let mut planner = Planner::new(Config::default(), 1);
+        let peer = planner.add_peer().unwrap();
+        let mut bed = Self { planner, peer, now: Time(1) };
+        for rails in rails {
+            bed.up(*rails, spec());
+        }
+        bed.planner.poll_wakes();
+        bed
+    }
+
+    fn path(&self, (local, remote): (u8, u8)) -> PathId {
+        PathId { peer: self.peer, local: RailId(local), remote: RailId(remote) }
+    }
+
+    fn up(&mut self, rails: (u8, u8), spec: PathSpec) {
+        self.planner.handle_path_up(self.path(rails), spec, self.now).unwrap();
+    }
+
+    fn request(&self, ops: Vec<Op>) -> Request {
+        Request {
+            peer: self.peer,
+            direction: Direction::Write,
+            ops: Arc::new(ops),
+            local_bytes: 1 << 40,
+            remote_bytes: 1 << 40,
+            class: Class::KvHandoff,
+            tenant: TenantId(0),
+            deadline: self.now + Duration::from_secs(10),
+            distance: None,
+        }
+    }
+
+    fn submit(&mut self, bytes: u64) -> TransferId {
+        self.planner.submit(self.request(vec![Op::contiguous(0, 0, bytes)]), self.now).unwrap()
+    }
+
+    fn poll(&mut self, rail: u8) -> Vec<Slice> {
+        let mut batch = SliceBatch::default();
+        self.planner.poll_slices(RailId(rail), 100, self.now, &mut batch);
+        batch.slices
+    }
+
+    fn complete(&mut self, slice: &Slice, outcome: Outcome) {
+        self.now = self.now + Duration::from_micros(100);
+        self.planner.handle_completions(&[Completion { slice: slice.id, outcome }], self.now);
+    }
+
+    fn report(&mut self) -> Option<Report> {
+        match self.planner.poll_event() {
+            Some(Event::Done(_, report)) => Some(*report),
+            other => {
+                assert_eq!(other, None);
+                None
+            }
+        }
+    }
+}
+
+#[test]
+fn the_window_bounds_what_is_out_and_its_opening_wakes_the_rail() {
+    let mut bed = Bed::new(&[(0, 0)]);
+    bed.submit(1 << 20);
+    assert!(bed.planner.poll_wakes().contains(RailId(0)), "there is work");
+    let out = bed.poll(0);
+    assert_eq!(out.iter().map(|slice| slice.bytes).sum::<u64>(), 128 << 10);
+    assert!(bed.planner.poll_wakes().is_empty());
+    bed.complete(&out[0], Outcome::Landed);
+    assert!(bed.planner.poll_wakes().contains(RailId(0)), "its window opened");
+    assert_eq!(bed.poll(0).len(), 1);
+}
+
+#[test]
+fn credit_bounds_what_is_sent_to_a_remote_rail() {
+    let mut bed = Bed::new(&[(0, 0)]);
+    bed.planner.handle_credit(bed.peer, RailId(0), 10_000);
+    bed.submit(1 << 20);
+    let out = bed.poll(0);
+    assert_eq!(out.iter().map(|slice| slice.bytes).sum::<u64>(), 10_000);
+    bed.complete(&out[0], Outcome::Landed);
+    assert_eq!(bed.poll(0), [], "landing is not a grant");
+    bed.planner.poll_wakes();
+    bed.planner.handle_credit(bed.peer, RailId(0), 40_000);
+    assert!(bed.planner.poll_wakes().contains(RailId(0)));
+    bed.planner.handle_credit(bed.peer, RailId(0), 20_000); // overtaken on the way: ignored
+    assert_eq!(bed.poll(0).iter().map(|slice| slice.bytes).sum::<u64>(), 30_000);
+}
+
+#[test]
+fn a_higher_tier_serves_only_when_the_lower_is_gone() {
+    let mut bed = Bed::new(&[(0, 0)]);
+    bed.up((1, 1), PathSpec { tier: 1, ..spec() });
+    bed.submit(1 << 20);
+    assert_eq!(bed.poll(1), []);
+    assert!(!bed.poll(0).is_empty());
+    bed.planner.handle_path_failed(bed.path((0, 0)), Cause::PathFault, bed.now);
+    assert!(bed.planner.poll_wakes().contains(RailId(1)));
+    assert!(!bed.poll(1).is_empty());
+}
+
+#[test]
+fn a_rail_that_cannot_reach_the_memory_is_not_used_and_the_near_one_is_preferred() {
+    let mut bed = Bed::new(&[(0, 0), (1, 1), (2, 2)]);
+    let request =
+        Request { distance: Some(Arc::from([500_000, 0, u32::MAX])), ..bed.request(vec![Op::contiguous(0, 0, 1000)]) };
+    bed.planner.submit(request, bed.now).unwrap();
+    assert_eq!(bed.poll(2), []);
+    assert_eq!(bed.poll(0), [], "half a millisecond away: the other is done before");
+    assert_eq!(bed.poll(1).len(), 1);
+}
+
+#[test]
+fn the_cause_decides_where_a_slice_goes_next() {
+    for (cause, next) in [(Cause::LocalFault, (1, 0)), (Cause::RemoteFault, (0, 1)), (Cause::PathFault, (0, 1))] {
+        let mut bed = Bed::new(&[(0, 0)]);
+        bed.submit(1000);
+        let first = bed.poll(0).remove(0);
+        for rails in [(0, 1), (1, 0)] {
+            bed.up(rails, spec());
+        }
+        bed.complete(&first, Outcome::Failed(cause, Fate::Settled));
+        let slices = [bed.poll(0), bed.poll(1)].concat();
+        assert_eq!(slices.len(), 1);
+        assert_eq!((slices[0].path, slices[0].attempt), (bed.path(next), 1), "{cause}");
+    }
+}
+
+#[test]
+fn success_waits_for_the_fence_of_an_abandoned_path() {
+    let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+    bed.submit(1000);
+    let first = bed.poll(0).remove(0);
+    bed.complete(&first, Outcome::Failed(Cause::PathFault, Fate::MayLand));
+    assert_eq!(bed.planner.poll_action(), Some(Action::Fence(bed.path((0, 0)))));
+    let again = bed.poll(1).remove(0);
+    bed.complete(&again, Outcome::Landed);
+    assert_eq!(bed.report(), None, "the first attempt may still land");
+    assert_eq!(bed.planner.handle_path_up(bed.path((0, 0)), spec(), bed.now), Err(PathError::NotFenced));
+    bed.planner.handle_fenced(bed.path((0, 0)), bed.now);
+    let report = bed.report().unwrap();
+    assert_eq!((report.status, report.bytes, report.retried_bytes, report.lent), (Ok(()), 1000, 1000, false));
+    assert_eq!(report.bytes_by_path, [(bed.path((1, 1)), 1000)]);
+}
+
+#[test]
+fn a_fence_that_comes_unasked_is_not_asked_for() {
+    let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+    bed.submit(1000);
+    assert_eq!(bed.poll(0).len(), 1);
+    bed.planner.handle_fenced(bed.path((0, 0)), bed.now);
+    assert_eq!(bed.planner.poll_action(), None);
+    assert_eq!(bed.poll(1).len(), 1, "its slice went elsewhere at once");
+    bed.planner.handle_timeout(bed.now + Duration::from_millis(20));
+    assert_eq!(bed.planner.poll_action(), Some(Action::Open(bed.path((0, 0)))));
+}
+
+#[test]
+fn each_op_says_how_far_it_came() {
+    let mut bed = Bed::new(&[(0, 0)]);
+    let ops: Vec<Op> = (0..4).map(|i| Op::contiguous(i << 20, i << 20, 64 << 10)).collect();
+    bed.planner.submit(bed.request(ops), bed.now).unwrap();
+    let out = bed.poll(0);
+    assert_eq!(out.len(), 2, "the window holds two");
+    bed.complete(&out[0], Outcome::Landed);
+    bed.planner.cancel(out[0].transfer, bed.now);
+    let report = bed.report().unwrap();
+    assert_eq!(report.ops, [OpStatus::Landed, OpStatus::InDoubt, OpStatus::NotSent, OpStatus::NotSent]);
+    assert_eq!((report.status, report.lent), (Err(Failure::Cancelled), true));
+    bed.complete(&out[1], Outcome::Landed);
+    assert_eq!(bed.planner.poll_event(), Some(Event::Quiesced(out[0].transfer)));
+    bed.planner.cancel(out[0].transfer, bed.now);
+    assert_eq!(bed.planner.poll_event(), None, "once");
+}
+
+#[test]
+fn a_refusal_ends_the_transfer_and_names_its_ops() {
+    let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+    let ops: Vec<Op> = (0..3).map(|i| Op::contiguous(i << 20, i << 20, 64 << 10)).collect();
+    bed.planner.submit(bed.request(ops), bed.now).unwrap();
+    let out = bed.poll(0);
+    let stale = Cause::Refused(Refusal::Stale);
+    bed.complete(&out[0], Outcome::Failed(stale, Fate::Settled));
+    let report = bed.report().unwrap();
+    assert_eq!(report.status, Err(Failure::Fault(stale)));
+    assert_eq!(report.ops, [OpStatus::Failed(stale), OpStatus::InDoubt, OpStatus::NotSent]);
+    assert!(bed.poll(1).is_empty(), "nothing more of it is sent");
+}
+
+#[test]
+fn attempts_are_bounded() {
+    let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+    bed.submit(1000);
+    let mut attempts = 0;
+    while bed.planner.gauges().transfers > 0 {
+        for rail in [0, 1] {
+            for slice in bed.poll(rail) {
+                attempts += 1;
+                bed.complete(&slice, Outcome::Failed(Cause::Corrupt, Fate::Settled));
+            }
+        }
+        bed.now = bed.planner.poll_timeout().map_or(bed.now, |at| at.max(bed.now));
+        bed.planner.handle_timeout(bed.now);
+        while let Some(action) = bed.planner.poll_action() {
+            let Action::Open(path) = action else { panic!("{action:?}: nothing was in doubt") };
+            bed.planner.handle_path_up(path, spec(), bed.now).unwrap();
+        }
+        if let Some(report) = bed.report() {
+            assert_eq!(report.status, Err(Failure::Fault(Cause::Corrupt)));
+            break;
+        }
+    }
+    assert_eq!(attempts, usize::from(Config::default().attempts_max));
+}
+
+#[test]
+fn a_lost_peer_takes_only_its_own_with_it() {
+    let mut bed = Bed::new(&[(0, 0)]);
+    let lost = bed.peer;
+    bed.submit(1000);
+    assert_eq!(bed.poll(0).len(), 1);
+    let other = bed.planner.add_peer().unwrap();
+    bed.peer = other;
+    bed.up((0, 0), spec());
+    bed.submit(2000);
+    bed.planner.handle_peer_lost(lost, bed.now);
+    let report = bed.report().unwrap();
+    assert_eq!((report.status, report.lent), (Err(Failure::Fault(Cause::PeerLost)), true));
+    bed.peer = lost;
+    assert_eq!(bed.planner.submit(bed.request(vec![]), bed.now), Err(SubmitError::PeerLost));
+    let gone = bed.path((0, 0));
+    assert_eq!(bed.planner.poll_action(), Some(Action::Fence(gone)));
+    bed.planner.handle_fenced(gone, bed.now);
+    assert!(matches!(bed.planner.poll_event(), Some(Event::Quiesced(_))));
+    assert_eq!(bed.planner.gauges().peers, 1, "forgotten once fenced");
+    bed.peer = other;
+    let slice = bed.poll(0).remove(0);
+    bed.complete(&slice, Outcome::Landed);
+    assert_eq!(bed.report().unwrap().status, Ok(()));
+}
+
+#[test]
+fn bounds_are_refusals_that_name_the_bound() {
+    let mut planner = Planner::new(Config { transfers_max: 1, ops_max: 10, peers_max: 1, ..Config::default() }, 1);
+    let peer = planner.add_peer().unwrap();
+    assert_eq!(planner.add_peer(), None);
+    let bed = Bed { planner, peer, now: Time(1) };
+    let (request, mut planner) =
+        (|n: usize| bed.request(vec![Op::contiguous(0, 0, 1); n]), Planner::new(Config::default(), 1));
+    assert_eq!(planner.submit(request(1), bed.now), Err(SubmitError::PeerLost), "a peer of another planner");
+    let mut planner = bed.planner;
+    let bed = Bed::new(&[]);
+    let request = |n: usize| Request { peer, ..bed.request(vec![Op::contiguous(0, 0, 1); n]) };
+    assert_eq!(planner.submit(request(11), bed.now), Err(SubmitError::WouldExceed { what: "ops", limit: 10 }));
+    planner.submit(request(10), bed.now).unwrap();
+    assert_eq!(planner.submit(request(0), bed.now), Err(SubmitError::WouldExceed { what: "transfers", limit: 1 }));
+}
+
+#[test]
+fn an_empty_request_is_done_at_once_and_an_impossible_one_refused() {
+    let mut bed = Bed::new(&[(0, 0)]);
+    let id = bed.planner.submit(bed.request(vec![Op::contiguous(5, 5, 0)]), bed.now).unwrap();
+    assert_eq!(bed.report().unwrap().ops, [OpStatus::Landed]);
+    assert_eq!(bed.planner.poll_event(), Some(Event::Quiesced(id)));
+    let late = Request { deadline: bed.now, ..bed.request(vec![]) };
+    assert_eq!(bed.planner.submit(late, bed.now), Err(SubmitError::Hopeless));
+    let long = bed.request(vec![Op::contiguous(0, 0, 1), Op::contiguous(1 << 40, 0, 1)]);
+    assert!(matches!(bed.planner.submit(long, bed.now), Err(SubmitError::BadOp { index: 1, .. })));
+    let rail = PathId { peer: bed.peer, local: RailId(64), remote: RailId(0) };
+    assert_eq!(bed.planner.handle_path_up(rail, spec(), bed.now), Err(PathError::BadRail));
+    assert_eq!(bed.planner.poll_wakes(), RailSet::default());
+}
+
+/// A planner that slept through its timeout looks once more before it blames the path.
+#[test]
+fn its_own_sleep_is_not_the_paths_fault() {
+    let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+    bed.submit(1000);
+    let slice = bed.poll(0).remove(0);
+    bed.now = bed.now + Duration::from_secs(5);
+    bed.planner.handle_timeout(bed.now);
+    assert_eq!(bed.planner.poll_action(), None);
+    let silent = bed.planner.poll_timeout().unwrap();
+    bed.planner.handle_timeout(silent);
+    assert_eq!(bed.planner.poll_action(), Some(Action::Fence(slice.path)), "but it does not sleep twice");
+}
