@@ -77,6 +77,9 @@ impl Candidate<'_> {
 
     /// The same, its prefill weighted where that is more than a few tokens: what the other streams lose.
     pub(super) fn alone_price_ms(&self, request: &Request<'_>, config: &RouteConfig) -> f64 {
+        if config.local_prefill_tokens_max == 0 {
+            return f64::INFINITY;
+        }
         let factor = if self.short(request, config) { 1.0 } else { config.local_prefill_penalty.max(1.0) };
         self.prompt_ms(request, config) * factor + self.decode_ms(request, config)
     }

@@ -41,7 +41,7 @@ pub struct RouteConfig {
     pub handoff_ms: f64,
     /// Wait that a request meets which finds no KV room at all, milliseconds; less in proportion.
     pub kv_wait_ms: f64,
-    /// Up to so many uncached tokens D computes the prompt itself at no extra price.
+    /// Up to so many uncached tokens D computes the prompt itself at no extra price; 0: never while a P can take it.
     pub local_prefill_tokens_max: u32,
     /// Price of D's own prefill past that, as a factor.
     pub local_prefill_penalty: f64,

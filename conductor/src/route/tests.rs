@@ -53,6 +53,17 @@ fn a_long_prompt_is_handed_off_and_a_short_one_is_not() {
 }
 
 #[test]
+fn everything_moves_where_the_setting_says_so() {
+    let config = RouteConfig { local_prefill_tokens_max: 0, ..RouteConfig::default() };
+    let mut nodes = pool(1, 2);
+    nodes[0].load.queued_tokens = 100_000;
+    let tiny = Request { prompt_tokens: 1, ..REQUEST };
+    assert_eq!(route(&mut Router::new(config), &tiny, &nodes).unwrap().prefill.len(), 1);
+    nodes.remove(0);
+    assert!(route(&mut Router::new(config), &tiny, &nodes).unwrap().prefill.is_empty(), "there is no P");
+}
+
+#[test]
 fn an_uncached_remainder_that_is_short_stays_on_the_node_that_holds_the_rest() {
     let decision = once(&Request { matches: &[held(101, 61)], ..REQUEST }, &pool(2, 2)).unwrap();
     assert_eq!((decision.decode, decision.prefill.len()), (MemberId(101), 0));
