@@ -1,0 +1,181 @@
+//! What all requests of a gateway share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use metrics::{Counter, Gauge, Histogram};
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::auth::Keys;
+use super::config::GatewayConfig;
+use super::error::ApiError;
+use super::pool::Pool;
+use super::request::Endpoint;
+use crate::admin::AdminSource;
+use crate::members::Role;
+use crate::metrics::{Registry, name};
+
+/// Handles of what is counted while requests run.
+pub(super) struct Meters {
+    registry: Registry,
+    pub itl: Histogram,
+    ttft: Histogram,
+    duration: Histogram,
+    open: Gauge,
+    prompt_tokens: Counter,
+    cached_tokens: Counter,
+    output_tokens: Counter,
+}
+
+impl Meters {
+    fn new(registry: Registry) -> Self {
+        let tokens = |kind| registry.counter(name::TOKENS, &[("kind", kind)]);
+        Self {
+            itl: registry.histogram(name::ITL_SECONDS, &[]),
+            ttft: registry.histogram(name::TTFT_SECONDS, &[]),
+            duration: registry.histogram(name::REQUEST_SECONDS, &[]),
+            open: registry.gauge(name::REQUESTS_OPEN, &[]),
+            prompt_tokens: tokens("prompt"),
+            cached_tokens: tokens("cached"),
+            output_tokens: tokens("output"),
+            registry,
+        }
+    }
+
+    /// A stream moved.
+    pub(super) fn migrated(&self, cause: &'static str) {
+        self.registry.counter(name::MIGRATIONS, &[("cause", cause)]).increment(1);
+    }
+}
+
+pub(super) struct Gateway {
+    pub config: GatewayConfig,
+    pub pool: Pool,
+    pub meters: Meters,
+    pub keys: Keys,
+    slots: Arc<Semaphore>,
+    draining: AtomicBool,
+    pub started: Instant,
+}
+
+impl Gateway {
+    pub(super) fn new(config: GatewayConfig) -> Result<Self, tonic::transport::Error> {
+        let registry = Registry::default();
+        Ok(Self {
+            pool: Pool::new(config.clone(), &registry)?,
+            meters: Meters::new(registry),
+            keys: Keys::new(config.api_keys.clone()),
+            slots: Arc::new(Semaphore::new(config.requests_max)),
+            draining: AtomicBool::new(false),
+            started: Instant::now(),
+            config,
+        })
+    }
+
+    pub(super) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes a request in, unless there are too many or the gateway is going away.
+    pub(super) fn admit(self: &Arc<Self>, endpoint: Endpoint) -> Result<Ticket, ApiError> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ApiError::draining());
+        }
+        let slot = Arc::clone(&self.slots).try_acquire_owned();
+        let slot = slot.map_err(|_| ApiError::too_many_requests(self.config.requests_max))?;
+        self.meters.registry.counter(name::REQUESTS, &[("endpoint", endpoint.name())]).increment(1);
+        self.meters.open.increment(1.0);
+        let gateway = Arc::clone(self);
+        Ok(Ticket { gateway, arrived: Instant::now(), outcome: "client_gone", first_token: false, _slot: slot })
+    }
+
+    fn requests_open(&self) -> usize {
+        self.config.requests_max - self.slots.available_permits()
+    }
+}
+
+/// A request being served: its place among the others, and its figures. Dropping it ends it.
+pub(super) struct Ticket {
+    gateway: Arc<Gateway>,
+    arrived: Instant,
+    outcome: &'static str,
+    first_token: bool,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Ticket {
+    pub(super) fn token_came(&mut self) {
+        if !std::mem::replace(&mut self.first_token, true) {
+            self.gateway.meters.ttft.record(self.arrived.elapsed());
+        }
+    }
+
+    /// It went well.
+    pub(super) fn succeed(&mut self, usage: super::render::Usage) {
+        self.outcome = "ok";
+        let meters = &self.gateway.meters;
+        meters.prompt_tokens.increment(usage.prompt_tokens);
+        meters.cached_tokens.increment(usage.cached_tokens);
+        meters.output_tokens.increment(usage.output_tokens);
+    }
+
+    /// It did not.
+    pub(super) fn fail(&mut self, error: &ApiError) {
+        self.outcome = error.code;
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let meters = &self.gateway.meters;
+        meters.registry.counter(name::REQUESTS_ENDED, &[("outcome", self.outcome)]).increment(1);
+        meters.duration.record(self.arrived.elapsed());
+        meters.open.decrement(1.0);
+    }
+}
+
+impl AdminSource for Gateway {
+    fn ready(&self) -> Result<(), String> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err("draining".into());
+        }
+        let model = &self.config.model;
+        self.pool.serving().map(|_| ()).ok_or_else(|| format!("no decode node serves `{model}`"))
+    }
+
+    fn status(&self) -> Value {
+        let members: Vec<Value> = self.pool.with_view(|view| {
+            let member = |m: &crate::members::Member| {
+                json!({
+                    "node_id": m.node.node_id,
+                    "role": match m.node.role { Role::Prefill => "prefill", Role::Decode => "decode" },
+                    "model": m.node.model,
+                    "grpc": m.node.grpc_address,
+                    "admin": m.node.admin_address,
+                    "known_to_conductor": m.connected,
+                    "draining": m.load.draining,
+                    "running": m.load.running,
+                    "queued": m.load.queued,
+                })
+            };
+            view.members().iter().map(member).collect()
+        });
+        let serving = self.pool.serving();
+        json!({
+            "role": "gateway",
+            "uptime_s": self.started.elapsed().as_secs(),
+            "model": self.config.model,
+            "namespace": serving.map(|s| format!("{:016x}", s.node.namespace_id)),
+            "draining": self.draining.load(Ordering::Relaxed),
+            "conductor": {"address": self.config.conductor, "connected": self.pool.is_connected()},
+            "requests": {"open": self.requests_open(), "max": self.config.requests_max},
+            "members": members,
+        })
+    }
+
+    fn metrics(&self) -> String {
+        self.meters.registry.render()
+    }
+}

@@ -1,0 +1,173 @@
+//! What must go on, and what must stop: clients that leave, a conductor that dies, too many requests, the end.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::support::client::{Event, text};
+use super::support::{Cluster, MODEL, Script, conductor, eventually, get, post, post_stream};
+
+const PLAIN: &str = "/v1/completions";
+
+fn body(changes: Value) -> Value {
+    let mut body = json!({"model": MODEL, "prompt": "a prompt", "max_tokens": 60, "seed": 11});
+    for (key, value) in changes.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+async fn paced(nodes: usize, pace: Duration) -> Cluster {
+    let cluster = Cluster::start(Script::Letters, nodes).await;
+    cluster.nodes.iter().for_each(|node| node.pace(pace));
+    cluster
+}
+
+fn metric(page: &[u8], line: &str) -> f64 {
+    let page = std::str::from_utf8(page).unwrap();
+    page.lines().find_map(|l| l.strip_prefix(line)).map_or(0.0, |value| value.trim().parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_frees_its_node() {
+    let cluster = paced(1, Duration::from_millis(20)).await;
+    let request = body(json!({"stream": true, "n": 3, "max_tokens": 2000}));
+    let mut stream = post_stream(cluster.http(), PLAIN, &request).await;
+    assert!(matches!(stream.next().await, Event::Chunk(_)));
+    eventually("three choices run", async || cluster.active() == 3).await;
+    drop(stream);
+    eventually("the node is free", async || cluster.active() == 0).await;
+    assert_eq!(cluster.nodes[0].shared.cancelled.load(Ordering::SeqCst), 3);
+
+    // The same before the first byte, and for an answer that is not streamed.
+    let http = cluster.http();
+    let asking = tokio::spawn(async move { post(http, PLAIN, &body(json!({"max_tokens": 2000}))).await });
+    eventually("it runs", async || cluster.active() == 1).await;
+    asking.abort();
+    eventually("the node is free", async || cluster.active() == 0).await;
+    let status = get(cluster.http(), "/status").await.json();
+    assert_eq!(status["requests"]["open"], 0);
+    let page = get(cluster.http(), "/metrics").await.body;
+    assert_eq!(metric(&page, "kvrail_gateway_requests_ended_total{outcome=\"client_gone\"}"), 2.0);
+}
+
+#[tokio::test]
+async fn with_the_conductor_dead_streams_go_on_and_new_ones_begin() {
+    let mut cluster = paced(2, Duration::from_millis(10)).await;
+    let expected = post(cluster.http(), PLAIN, &body(json!({}))).await.json()["choices"][0]["text"].clone();
+    let mut stream = post_stream(cluster.http(), PLAIN, &body(json!({"stream": true}))).await;
+    let mut chunks = Vec::new();
+    while chunks.len() < 5 {
+        let Event::Chunk(chunk) = stream.next().await else { panic!("an early end") };
+        chunks.push(chunk);
+    }
+    cluster.conductor.process.kill();
+    let (rest, end) = stream.rest().await;
+    chunks.extend(rest);
+    assert_eq!((json!(text(&chunks, 0)), end), (expected.clone(), Event::Done));
+
+    let answers =
+        futures::future::join_all((0..8).map(|_| async { post(cluster.http(), PLAIN, &body(json!({}))).await }));
+    for answer in answers.await {
+        assert_eq!((answer.status, &answer.json()["choices"][0]["text"]), (200, &expected));
+    }
+    assert!(cluster.nodes.iter().all(|n| n.requests().len() >= 3), "they are spread over the nodes");
+    let page = get(cluster.http(), "/metrics").await.body;
+    assert!(metric(&page, "kvrail_gateway_route_fallbacks_total") >= 8.0);
+    eventually("the gateway notices", async || {
+        get(cluster.http(), "/status").await.json()["conductor"]["connected"] == false
+    })
+    .await;
+    // A stream that loses its node now still finds the other.
+    let mut stream = post_stream(cluster.http(), PLAIN, &body(json!({"stream": true}))).await;
+    let Event::Chunk(first) = stream.next().await else { panic!("an early end") };
+    let at = cluster.nodes.iter().position(|n| n.active() > 0).unwrap();
+    cluster.nodes[at].kill();
+    let (rest, end) = stream.rest().await;
+    let chunks: Vec<_> = std::iter::once(first).chain(rest).collect();
+    assert_eq!((json!(text(&chunks, 0)), end), (expected.clone(), Event::Done));
+
+    // The conductor comes back where it was, knowing nobody: the gateway keeps its members until it knows more.
+    let mut config = super::support::conductor_config();
+    config.grpc = cluster.conductor.addresses.grpc;
+    cluster.conductor = conductor(config).await;
+    for _ in 0..20 {
+        assert_eq!(post(cluster.http(), PLAIN, &body(json!({"max_tokens": 2}))).await.status, 200);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    eventually("the gateway follows again", async || {
+        let status = get(cluster.http(), "/status").await.json();
+        status["conductor"]["connected"] == true
+            && status["members"].as_array().unwrap().iter().any(|m| m["known_to_conductor"] == true)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_burst_is_spread_over_the_nodes() {
+    let cluster = paced(4, Duration::from_millis(2)).await;
+    let answers = (0..40).map(|_| async { post(cluster.http(), PLAIN, &body(json!({"max_tokens": 20}))).await });
+    for answer in futures::future::join_all(answers).await {
+        assert_eq!(answer.status, 200);
+    }
+    let counts: Vec<_> = cluster.nodes.iter().map(|n| n.requests().len()).collect();
+    assert!(counts.iter().all(|n| (6..=14).contains(n)), "{counts:?}");
+}
+
+#[tokio::test]
+async fn past_the_bound_requests_are_refused_and_then_taken_again() {
+    let cluster = Cluster::start_with(Script::Letters, 1, |config| config.requests_max = 3).await;
+    cluster.nodes[0].pace(Duration::from_millis(20));
+    let answers = (0..10).map(|_| async { post(cluster.http(), PLAIN, &body(json!({"max_tokens": 20}))).await });
+    let mut statuses: HashMap<u16, usize> = HashMap::new();
+    for answer in futures::future::join_all(answers).await {
+        *statuses.entry(answer.status).or_default() += 1;
+        if answer.status == 429 {
+            assert_eq!(answer.header("retry-after"), Some("1"));
+            assert_eq!(answer.json()["error"]["code"], "too_many_requests");
+        }
+    }
+    assert_eq!(statuses, HashMap::from([(200, 3), (429, 7)]));
+    assert_eq!(post(cluster.http(), PLAIN, &body(json!({"max_tokens": 2}))).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_gateway_that_stops_lets_its_streams_end() {
+    let mut cluster = paced(1, Duration::from_millis(10)).await;
+    let mut stream = post_stream(cluster.http(), PLAIN, &body(json!({"stream": true}))).await;
+    assert!(matches!(stream.next().await, Event::Chunk(_)));
+    cluster.gateway.process.ask_to_stop();
+    eventually("no new connection is taken", async || {
+        tokio::net::TcpStream::connect(cluster.gateway.address).await.is_err()
+    })
+    .await;
+    let (chunks, end) = stream.rest().await;
+    assert_eq!((text(&chunks, 0).len() + 1, end), (60, Event::Done));
+    cluster.gateway.process.stop().await;
+    eventually("the node is free", async || cluster.active() == 0).await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_may_not_wait_longer_cuts_its_streams() {
+    let mut cluster = Cluster::start_with(Script::Letters, 1, |config| {
+        config.drain_max = Duration::from_millis(200);
+    })
+    .await;
+    cluster.nodes[0].pace(Duration::from_millis(50));
+    let mut stream = post_stream(cluster.http(), PLAIN, &body(json!({"stream": true, "max_tokens": 1000}))).await;
+    assert!(matches!(stream.next().await, Event::Chunk(_)));
+    cluster.gateway.process.stop().await;
+    assert_eq!(stream.rest().await.1, Event::End, "cut, with neither a reason nor [DONE]");
+    eventually("the node is free", async || cluster.active() == 0).await;
+}
+
+#[tokio::test]
+async fn a_killed_gateway_frees_its_nodes() {
+    let mut cluster = paced(1, Duration::from_millis(20)).await;
+    let mut stream = post_stream(cluster.http(), PLAIN, &body(json!({"stream": true, "max_tokens": 1000}))).await;
+    assert!(matches!(stream.next().await, Event::Chunk(_)));
+    cluster.gateway.process.kill();
+    eventually("the node is free", async || cluster.active() == 0).await;
+}
