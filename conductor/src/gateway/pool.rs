@@ -189,7 +189,7 @@ impl Pool {
                 Ok(Ok(Some(route_reply::Reply::Choice(choice)))) => return Ok(self.placed(choice)),
                 // A conductor that just started may not know yet whom this gateway still knows.
                 Ok(Ok(Some(route_reply::Reply::Failure(failure))))
-                    if failure.code == "no_nodes" && self.with_view(View::knows_more) => {}
+                    if failure.code == "no_nodes" && (!self.is_connected() || self.with_view(View::knows_more)) => {}
                 Ok(Ok(Some(route_reply::Reply::Failure(failure)))) => return Err(failure),
                 Ok(Ok(None)) => return Err(internal("the conductor's answer is empty")),
                 Ok(Err(status)) if status.code() == tonic::Code::InvalidArgument => {

@@ -172,14 +172,13 @@ async fn a_newer_registration_replaces_the_older() {
     let conductor = conductor(conductor_config()).await;
     let mut old = Node::join(&conductor, info("d0", v1::Role::Decode)).await;
     old.snapshot(0, &[1, 2, 3]).await;
+    let memberships = async || get(conductor.addresses.admin, "/status").await.json()["index"]["memberships"].clone();
+    eventually("its blocks are known", async || memberships().await == 3).await;
     let new = Node::join(&conductor, info("d0", v1::Role::Decode)).await;
     old.stored(0, &[4]).await;
     assert_eq!(old.reply().await.unwrap_err().code(), Code::FailedPrecondition);
     new.snapshot(0, &[7]).await;
-    eventually("only the new one's blocks are known", async || {
-        get(conductor.addresses.admin, "/status").await.json()["index"]["memberships"] == 1
-    })
-    .await;
+    eventually("only the new one's blocks are known", async || memberships().await == 1).await;
     drop(old);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(route(&conductor, wanted()).await.unwrap().decode_node, "d0", "the old stream's end changes nothing");

@@ -38,13 +38,13 @@ async fn a_chat_is_answered_whole() {
     let choice = &body["choices"][0];
     assert_eq!(choice["message"], json!({"role": "assistant", "content": "Hello, wörld", "refusal": null}));
     assert_eq!((&choice["finish_reason"], &choice["logprobs"]), (&json!("stop"), &Value::Null));
-    // `<|start|>user\nhi<|end|>\n<|start|>assistant\n`: 20 tokens; 13 bytes and the end token.
-    let usage = json!({"prompt_tokens": 22, "completion_tokens": 14, "total_tokens": 36,
+    // `<|start|>user\nhi<|end|>\n<|start|>assistant\n`: 21 tokens; 13 bytes and the end token.
+    let usage = json!({"prompt_tokens": 21, "completion_tokens": 14, "total_tokens": 35,
         "prompt_tokens_details": {"cached_tokens": 16}});
     assert_eq!(body["usage"], usage);
 
     let request = &cluster.nodes[0].requests()[0];
-    assert_eq!((request.prompt[0], request.prompt.len(), request.salt.as_str()), (256, 22, ""));
+    assert_eq!((request.prompt[0], request.prompt.len(), request.salt.as_str()), (256, 21, ""));
     assert!(request.forced.is_empty() && request.prefill.is_empty() && request.deadline_ms > 10_000);
     assert!(request.request_id.starts_with(answer.header("x-request-id").unwrap()));
 }
@@ -116,7 +116,7 @@ async fn several_choices_and_prompts_each_have_their_own_text() {
     let texts: Vec<_> = (0..3).map(|i| answer["choices"][i]["message"]["content"].as_str().unwrap()).collect();
     assert_eq!(texts, ["abcdef", "bcdef", "cdef"]);
     assert_eq!(answer["usage"]["completion_tokens"], 7 + 6 + 5);
-    assert_eq!(answer["usage"]["prompt_tokens"], 22, "the prompt counts once");
+    assert_eq!(answer["usage"]["prompt_tokens"], 21, "the prompt counts once");
 
     let (chunks, end) = post_stream(cluster.http(), CHAT, &chat(json!({"n": 2, "stream": true}))).await.rest().await;
     assert_eq!(end, Event::Done);

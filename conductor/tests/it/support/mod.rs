@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 pub use client::{get, post, post_stream};
-pub use node::{FakeNode, Fault, Script, node_info};
+pub use node::{FakeNode, Fault, Play, Script, node_info};
 
 pub const MODEL: &str = "mock";
 
@@ -85,7 +85,7 @@ pub async fn conductor(config: ConductorConfig) -> Conductor {
         let shutdown = async {
             let _ = stop.await;
         };
-        serve_conductor(config, |addresses| drop(ready.send(*addresses)), shutdown).await.unwrap();
+        serve_conductor(config, |addresses| ready.send(*addresses).unwrap(), shutdown).await.unwrap();
     });
     Conductor { process, addresses: addresses.await.unwrap() }
 }
@@ -110,7 +110,7 @@ pub async fn gateway(config: GatewayConfig) -> Gateway {
         let shutdown = async {
             let _ = stop.await;
         };
-        serve_gateway(config, |address| drop(ready.send(address)), shutdown).await.unwrap();
+        serve_gateway(config, |address| ready.send(address).unwrap(), shutdown).await.unwrap();
     });
     Gateway { process, address: address.await.unwrap() }
 }
@@ -131,6 +131,7 @@ pub struct Cluster {
     pub conductor: Conductor,
     pub gateway: Gateway,
     pub nodes: Vec<FakeNode>,
+    pub play: Arc<Play>,
 }
 
 impl Cluster {
@@ -140,15 +141,15 @@ impl Cluster {
 
     pub async fn start_with(script: Script, nodes: usize, change: impl FnOnce(&mut GatewayConfig)) -> Self {
         let conductor = conductor(conductor_config()).await;
-        let script = Arc::new(script);
+        let play = Play::new(script);
         let mut running = Vec::new();
         for at in 0..nodes {
-            running.push(FakeNode::start(&format!("d{at}"), conductor.addresses.grpc, Arc::clone(&script)).await);
+            running.push(FakeNode::start(&format!("d{at}"), conductor.addresses.grpc, Arc::clone(&play)).await);
         }
         let mut config = gateway_config(conductor.addresses.grpc);
         change(&mut config);
         let gateway = gateway(config).await;
-        let cluster = Self { conductor, gateway, nodes: running };
+        let cluster = Self { conductor, gateway, nodes: running, play };
         cluster.sees(nodes).await;
         cluster
     }
@@ -160,6 +161,11 @@ impl Cluster {
             status["members"].as_array().unwrap().iter().filter(|m| m["known_to_conductor"] == true).count() == nodes
         })
         .await;
+    }
+
+    /// The next request, wherever it goes, meets this.
+    pub fn plan(&self, fault: Fault) {
+        self.play.faults.lock().push_back(fault);
     }
 
     pub fn http(&self) -> SocketAddr {

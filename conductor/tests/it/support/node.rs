@@ -74,9 +74,20 @@ pub enum Fault {
     Slow(Duration),
 }
 
-pub struct Shared {
-    script: Arc<Script>,
+/// What all nodes of a cluster have in common: the next requests, wherever they go, meet the planned faults in order.
+pub struct Play {
+    pub script: Script,
     pub faults: Mutex<VecDeque<Fault>>,
+}
+
+impl Play {
+    pub fn new(script: Script) -> Arc<Self> {
+        Arc::new(Self { script, faults: Mutex::default() })
+    }
+}
+
+pub struct Shared {
+    play: Arc<Play>,
     pub requests: Mutex<Vec<v1::GenerateRequest>>,
     active: AtomicUsize,
     /// Streams that ended before their end was sent.
@@ -119,11 +130,10 @@ pub fn node_info(name: &str, role: v1::Role, grpc: SocketAddr) -> v1::NodeInfo {
 }
 
 impl FakeNode {
-    pub async fn start(name: &str, conductor: SocketAddr, script: Arc<Script>) -> Self {
+    pub async fn start(name: &str, conductor: SocketAddr, play: Arc<Play>) -> Self {
         let (life, death) = std::sync::mpsc::channel();
         let shared = Arc::new(Shared {
-            script,
-            faults: Mutex::default(),
+            play,
             requests: Mutex::default(),
             active: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
@@ -155,10 +165,6 @@ impl FakeNode {
 
     pub fn kill(&self) {
         self.shared.kill();
-    }
-
-    pub fn plan(&self, fault: Fault) {
-        self.shared.faults.lock().push_back(fault);
     }
 
     pub fn active(&self) -> usize {
@@ -246,7 +252,7 @@ impl Decode for Rpc {
         let shared = Arc::clone(&self.0);
         shared.requests.lock().push(request.clone());
         shared.active.fetch_add(1, Ordering::SeqCst);
-        let fault = shared.faults.lock().pop_front();
+        let fault = shared.play.faults.lock().pop_front();
         let active = Active { shared: Arc::clone(&shared), ended: false };
         let (send, replies) = mpsc::channel(4);
         tokio::spawn(async move {
@@ -290,11 +296,11 @@ async fn speak(
     let accepted = v1::GenerateAccepted { cached_tokens: 16 };
     send.send(reply(generate_reply::Message::Accepted(accepted))).await.ok()?;
     for (at, known) in request.forced.iter().enumerate() {
-        assert_eq!(*known, shared.script.token(request, at as u32), "forced tokens are those of the script");
+        assert_eq!(*known, shared.play.script.token(request, at as u32), "forced tokens are those of the script");
     }
     if shared.repeat_forced.load(Ordering::SeqCst) || fault == Some(Fault::Lie) {
         for index in 0..forced {
-            let mut message = token(&shared.script, request, index);
+            let mut message = token(&shared.play.script, request, index);
             if let (generate_reply::Message::Token(token), Some(Fault::Lie), 0) = (&mut message, fault, index) {
                 token.token ^= 1;
             }
@@ -313,7 +319,7 @@ async fn speak(
             }
             Some(Fault::Silence(n)) if n == new => std::future::pending().await,
             Some(Fault::Skip(n)) if n == new => {
-                return send.send(reply(token(&shared.script, request, index + 1))).await.ok();
+                return send.send(reply(token(&shared.play.script, request, index + 1))).await.ok();
             }
             Some(Fault::Fail(n, code, retryable)) if n == new => return send.send(fail(code, retryable)).await.ok(),
             Some(Fault::Slow(time)) if new == 1 => {
@@ -328,8 +334,8 @@ async fn speak(
         if !pace.is_zero() {
             tokio::time::sleep(pace).await;
         }
-        send.send(reply(token(&shared.script, request, index))).await.ok()?;
-        let end = shared.script.token(request, index) == EOS && !rule.ignore_eos;
+        send.send(reply(token(&shared.play.script, request, index))).await.ok()?;
+        let end = shared.play.script.token(request, index) == EOS && !rule.ignore_eos;
         if end || index + 1 == rule.max_tokens {
             if fault == Some(Fault::NoDone) {
                 return send.send(Err(Status::unavailable("planned: no end"))).await.ok();
