@@ -72,7 +72,7 @@ metrics_table! {
     ITL_SECONDS = ("kvrail_gateway_itl_seconds", Histogram);
     /// Time from a request's arrival to its end.
     REQUEST_SECONDS = ("kvrail_gateway_request_seconds", Histogram);
-    /// Streams that went on at another node, by cause: broken, silent, refused, fault.
+    /// Streams that went on at another node, by cause: broken, silent, fault, failed, refused.
     MIGRATIONS = ("kvrail_gateway_migrations_total", Counter);
     /// Requests routed from the last known members because the conductor did not answer.
     ROUTE_FALLBACKS = ("kvrail_gateway_route_fallbacks_total", Counter);
@@ -111,19 +111,16 @@ impl Default for Registry {
 
 impl Registry {
     /// A handle to a counter of [`TABLE`].
-    #[must_use]
     pub fn counter(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
         self.recorder.register_counter(&key(name, Kind::Counter, labels), &METADATA)
     }
 
     /// A handle to a gauge of [`TABLE`].
-    #[must_use]
     pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
         self.recorder.register_gauge(&key(name, Kind::Gauge, labels), &METADATA)
     }
 
     /// A handle to a histogram of [`TABLE`], in seconds.
-    #[must_use]
     pub fn histogram(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Histogram {
         self.recorder.register_histogram(&key(name, Kind::Histogram, labels), &METADATA)
     }

@@ -63,7 +63,7 @@ pub(super) type Events = mpsc::Sender<(u32, Event)>;
 enum Lost {
     /// Its stream broke, or it said nothing for too long, or what it said cannot be.
     Node { cause: &'static str, reason: String },
-    /// It refused or failed, and another may do better.
+    /// It says that it is too busy or that it failed; another may do better.
     Refused(v1::Failure),
     /// Nobody can do better.
     Fatal(ApiError),
@@ -73,12 +73,12 @@ enum Lost {
 
 /// Drives choice `index` (`choice` of its prompt) to its end.
 pub(super) async fn drive(task: Arc<Task>, index: u32, choice: u32, events: Events) {
-    let mut run = match Run::new(&task, index, choice, &events) {
-        Ok(run) => run,
+    let mut state = match Run::new(&task, index, choice, &events) {
+        Ok(state) => state,
         Err(error) => return drop(events.send((index, Event::Failed(error))).await),
     };
     let limit = task.gateway.config.request_timeout;
-    let result = timeout_at(task.deadline, run.to_end()).await.unwrap_or_else(|_| Err(ApiError::deadline(limit)));
+    let result = timeout_at(task.deadline, state.run()).await.unwrap_or_else(|_| Err(ApiError::deadline(limit)));
     if let Err(error) = result {
         tracing::info!(request = %task.request_id, choice = index, code = error.code, message = %error.message, "choice failed");
         drop(events.send((index, Event::Failed(error))).await);
@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
         self.events.send((self.index, event)).await.map_err(|_| Lost::Client)
     }
 
-    async fn to_end(&mut self) -> Result<(), ApiError> {
+    async fn run(&mut self) -> Result<(), ApiError> {
         let mut moves = 0;
         let mut last = None;
         loop {
@@ -138,7 +138,10 @@ impl<'a> Run<'a> {
             let (cause, failure) = match self.follow(&placed).await {
                 Ok(()) | Err(Lost::Client) => return Ok(()),
                 Err(Lost::Fatal(error)) => return Err(error),
-                Err(Lost::Refused(failure)) => ("refused", failure),
+                Err(Lost::Refused(failure)) => {
+                    let busy = matches!(failure.code.as_str(), "queue_full" | "no_capacity" | "draining");
+                    (if busy { "refused" } else { "failed" }, failure)
+                }
                 Err(Lost::Node { cause, reason }) => {
                     let message = format!("decode node {} was lost: {reason}", placed.node_id);
                     (cause, v1::Failure { code: "peer_lost".into(), message, retryable: true, retry_after_ms: 0 })
@@ -165,12 +168,13 @@ impl<'a> Run<'a> {
             }
             self.task.gateway.meters.migrated(cause);
             self.failed.push(Failed { node_id: placed.node_id, generation: placed.generation, lost });
-            last = Some((failure, lost || !self.journal.is_empty()));
+            let wait = !self.journal.is_empty() || !matches!(cause, "refused" | "failed");
+            last = Some((failure, wait));
         }
     }
 
     /// Finds a node. At first whatever is said counts. After a failure (`last`, and whether to wait): a stream that lost its
-    /// node waits for one that takes it, a request that was refused before its first token does not.
+    /// node waits for one that takes it, a request that a node declined before its first token does not.
     async fn place(&mut self, last: Option<&(v1::Failure, bool)>) -> Result<Placed, ApiError> {
         let task = self.task;
         let config = &task.gateway.config;
@@ -258,6 +262,7 @@ impl<'a> Run<'a> {
         let fault = |reason: String| Lost::Node { cause: "fault", reason };
         let accepted = self.journal.accept(token).map_err(|e| fault(e.to_string()))?;
         let Some(token) = self.journal.last().filter(|_| accepted == Accepted::New) else { return Ok(false) };
+        self.refused_since = None;
         let now = std::time::Instant::now();
         if let Some(before) = self.last_token.replace(now) {
             self.task.gateway.meters.itl.record(now - before);

@@ -69,7 +69,7 @@ async fn whatever_becomes_of_the_node_the_stream_is_the_same() {
     eventually("all nodes are free", async || cluster.active() == 0).await;
     let metrics = get(cluster.http(), "/metrics").await;
     let metrics = std::str::from_utf8(&metrics.body).unwrap();
-    for cause in ["broken", "silent", "fault", "refused"] {
+    for cause in ["broken", "silent", "fault", "failed", "refused"] {
         assert!(metrics.contains(&format!("kvrail_gateway_migrations_total{{cause=\"{cause}\"}}")), "{metrics}");
     }
 }
