@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::transfer::{self, FarCommand};
 use crate::{serving, show};
 
-/// What to measure.
+/// Measure this machine: the transfer engine between two processes, separate pools beside one process
 #[derive(Clone, Debug, Subcommand)]
 enum Bench {
     /// The transfer engine between two processes of this machine, beside plain sockets and memcpy.
