@@ -6,8 +6,8 @@
 //! Map: [`client`] a small OpenAI client · [`answer`] one answer, token by token · [`cluster`] real processes on
 //! loopback · [`prompts`] reproducible questions · [`suites`] the promises, one file each · [`stats`] interleaved rounds,
 //! medians with their intervals · [`usage`] CPU time and run-queue delay · [`transfer`] the transfer engine beside raw
-//! sockets and memcpy · [`serving`] separate pools beside one process · [`show`] tables and progress ·
-//! [`command`] `kvrail bench`.
+//! sockets and memcpy · [`serving`] separate pools beside one process · [`executor`] the executor beside
+//! llama.cpp · [`show`] tables and progress · [`command`] `kvrail bench`.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ pub mod answer;
 pub mod client;
 pub mod cluster;
 pub mod command;
+pub mod executor;
 pub mod prompts;
 pub mod serving;
 pub mod show;

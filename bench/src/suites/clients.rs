@@ -4,19 +4,18 @@
 //! `bench/clients/*.txt` pins; it is made once and used again.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::python::{environment, output};
 use super::{Findings, Setting, Tier};
 
 /// Requests of each client.
 const REQUESTS: usize = 100;
-/// Longest that a client may take.
-const CLIENT_MAX: Duration = Duration::from_secs(900);
 /// Longest wait for the pool to serve.
 const READY_MAX: Duration = Duration::from_secs(120);
 
@@ -45,7 +44,7 @@ fn clients(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     let scratch = tempfile::tempdir().map_err(|e| e.to_string())?;
     let up = Up::start(&setting.binary, &model, scratch.path())?;
     curl(&up, findings)?;
-    match environment(setting) {
+    match environment(setting, if setting.tier == Tier::Quick { "openai.txt" } else { "load.txt" }) {
         Ok(python) => {
             openai(&up, &python, setting, findings)?;
             if setting.tier == Tier::Full {
@@ -119,26 +118,6 @@ impl Drop for Up {
     }
 }
 
-/// Runs a program to its end, within [`CLIENT_MAX`]; its stdout, and whether it ended well.
-fn output(command: &mut Command) -> Result<(bool, String), String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let mut bounded = Command::new("timeout");
-    bounded.arg(CLIENT_MAX.as_secs().to_string()).arg(command.get_program()).args(command.get_args());
-    for (key, value) in command.get_envs() {
-        bounded.env(key, value.unwrap_or_default());
-    }
-    if let Some(directory) = command.get_current_dir() {
-        bounded.current_dir(directory);
-    }
-    let output = bounded.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        return Ok((true, text));
-    }
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    Ok((false, format!("{text}{errors}")))
-}
-
 fn curl(up: &Up, findings: &mut Findings) -> Result<(), String> {
     let chat = format!("{}/v1/chat/completions", up.http);
     let body = |model: &str, stream: bool| {
@@ -165,26 +144,6 @@ fn curl(up: &Up, findings: &mut Findings) -> Result<(), String> {
         .figure("curl", format!("whole, streamed and refused answers; {good} of {REQUESTS} streams ended with 200"));
     findings.check(ok && good == REQUESTS, format!("curl, {REQUESTS} streams: {text}"));
     Ok(())
-}
-
-/// The virtual environment's Python, with what the tier needs.
-fn environment(setting: &Setting) -> Result<PathBuf, String> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let directory = cache.or_else(home).ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("kvrail/clients");
-    let python = directory.join("bin/python");
-    if !python.is_file() {
-        let (ok, text) = output(Command::new("python3").args(["-m", "venv"]).arg(&directory))?;
-        if !ok {
-            return Err(format!("python3 -m venv: {text}"));
-        }
-    }
-    let wanted = if setting.tier == Tier::Quick { "openai.txt" } else { "load.txt" };
-    let wanted = setting.root.join("bench/clients").join(wanted);
-    let (ok, text) = output(
-        Command::new(&python).args(["-m", "pip", "install", "-q", "--disable-pip-version-check", "-r"]).arg(wanted),
-    )?;
-    if ok { Ok(python) } else { Err(format!("pip install: {text}")) }
 }
 
 fn openai(up: &Up, python: &Path, setting: &Setting, findings: &mut Findings) -> Result<(), String> {
@@ -223,7 +182,7 @@ fn load(
     aiperf.args(["--request-count", &REQUESTS.to_string(), "--concurrency", "8"]);
     aiperf.args(["--synthetic-input-tokens-mean", "120", "--synthetic-input-tokens-stddev", "40"]);
     aiperf.args(["--output-tokens-mean", "16", "--artifact-dir"]).arg(&artifacts);
-    let (ok, text) = output(&mut aiperf)?;
+    let (ok, text) = output(&aiperf)?;
     let report = std::fs::read_to_string(artifacts.join("profile_export_aiperf.json"))
         .map_err(|e| format!("aiperf left no report ({e}): {text}"))?;
     let report: Value = serde_json::from_str(&report).map_err(|e| e.to_string())?;

@@ -8,6 +8,7 @@ pub mod fresh;
 pub mod house;
 pub mod identity;
 pub mod kv_moves;
+mod python;
 pub mod speed;
 
 use std::future::Future;

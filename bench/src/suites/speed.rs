@@ -1,10 +1,14 @@
-//! Speed of this step: the transfer engine beside raw sockets and memcpy, separate pools beside one process, and how
-//! much of the wire the prefill hides.
+//! Speed of this step: the transfer engine beside raw sockets and memcpy, separate pools beside one process, how much of
+//! the wire the prefill hides, and the executor beside llama.cpp.
 //!
 //! The full tier judges medians of same-round ratios and wants nine calm rounds behind each. The quick tier measures the
 //! same on less and judges no clock: it shows that the benches work and that every byte arrives.
 
+use std::path::Path;
+
+use super::python::environment;
 use super::{Findings, Setting, Tier};
+use crate::executor;
 use crate::serving;
 use crate::transfer::{self, FarCommand, Wire};
 
@@ -18,6 +22,8 @@ const CPU_CEILING: f64 = 1.3;
 const TTFT_CEILING: f64 = 1.1;
 /// Last layer to visible against moving the same bytes at once, at most.
 const WIRE_CEILING: f64 = 0.15;
+/// Prefill tokens a CPU-second against llama.cpp's, at least.
+const PREFILL_FLOOR: f64 = 1.0;
 /// Calm rounds behind every ratio.
 const ROUNDS: usize = 9;
 
@@ -31,6 +37,12 @@ pub async fn run(setting: &Setting) -> Findings {
             findings.failure(e);
         }
         if let Err(e) = serving(&setting, &far, &mut findings) {
+            findings.failure(e);
+        }
+        // The executor's own speed is nothing without the real model.
+        if let (Tier::Full, Some(model)) = (setting.tier, &setting.model)
+            && let Err(e) = executor(&setting, model, &mut findings)
+        {
             findings.failure(e);
         }
         findings
@@ -143,6 +155,26 @@ fn serving(setting: &Setting, far: &FarCommand, findings: &mut Findings) -> Resu
                 .check(ratio.median <= WIRE_CEILING, format!("{wire}: last layer to visible {ratio} > {WIRE_CEILING}"));
             findings.check(hidden.kept >= ROUNDS, format!("{wire}: only {} calm rounds of the hand-off", hidden.kept));
         }
+    }
+    Ok(())
+}
+
+fn executor(setting: &Setting, model: &Path, findings: &mut Findings) -> Result<(), String> {
+    let python = environment(setting, "llama.txt")?;
+    let script = setting.root.join("bench/clients/llama_speed.py");
+    let rows = executor::run(model, &python, &script, ROUNDS)?;
+    print!("{}", executor::text(&rows));
+    for row in &rows {
+        let [ours, theirs] = row.tokens_per_cpu_s;
+        findings.figure(
+            format!("executor, {}", row.work),
+            format!("{:.1} tokens a CPU-second, llama.cpp {:.1}: {}", ours.median, theirs.median, row.ratio),
+        );
+        if row.work.starts_with("prefill") {
+            let slow = format!("executor, {}: {} of llama.cpp a CPU-second < {PREFILL_FLOOR}", row.work, row.ratio);
+            findings.check(row.ratio.median >= PREFILL_FLOOR, slow);
+        }
+        findings.check(row.kept >= ROUNDS, format!("executor, {}: only {} calm rounds", row.work, row.kept));
     }
     Ok(())
 }
