@@ -1,5 +1,7 @@
 //! Logs go to standard error; standard output belongs to the ready line and to answers.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 use crate::config::ConfigError;
@@ -12,6 +14,10 @@ pub fn start(filter: &str) -> Result<(), ConfigError> {
     let bad = |why: String| ConfigError::Conflict(format!("log: `{filter}` is not a filter, like info or warn: {why}"));
     let filter = EnvFilter::try_new(filter).map_err(|error| bad(error.to_string()))?;
     // A second start is a second call in one process, which no subcommand makes.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .try_init();
     Ok(())
 }

@@ -5,8 +5,12 @@
 mod bench;
 mod chat;
 mod completions;
+mod conductor;
 mod config;
+mod decode;
+mod doctor;
 mod exit;
+mod gateway;
 mod logging;
 mod model;
 mod node;
@@ -30,15 +34,20 @@ type Subcommand = (fn() -> Command, fn(&ArgMatches) -> anyhow::Result<Exit>);
 
 const SUBCOMMANDS: &[Subcommand] = &[
     (up::command, up::run),
+    (conductor::command, conductor::run),
+    (gateway::command, gateway::run),
     (prefill::command, prefill::run),
+    (decode::command, decode::run),
     (chat::command, chat::run),
     (model::command, model::run),
+    (doctor::command, doctor::run),
     (bench::command, bench::run),
     (completions::command, completions::run),
 ];
 
 /// Everything that takes settings: the sections of the configuration file.
-const SERVICES: [&Service; 3] = [&up::SERVICE, &prefill::SERVICE, &chat::SERVICE];
+const SERVICES: [&Service; 6] =
+    [&up::SERVICE, &conductor::SERVICE, &gateway::SERVICE, &prefill::SERVICE, &decode::SERVICE, &chat::SERVICE];
 
 fn command() -> Command {
     Command::new("kvrail")

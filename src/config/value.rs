@@ -59,6 +59,20 @@ impl Value for f64 {
     }
 }
 
+/// A share of a whole, from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(pub f64);
+
+impl Value for Share {
+    const WHAT: &'static str = "a number from 0 to 1";
+    const EXAMPLE: &'static str = "0.5";
+    const PLACEHOLDER: &'static str = "SHARE";
+
+    fn parse(text: &str) -> Option<Self> {
+        f64::parse(text).filter(|number| (0.0..=1.0).contains(number)).map(Self)
+    }
+}
+
 impl Value for bool {
     const WHAT: &'static str = "true or false";
     const PLACEHOLDER: &'static str = "true|false";

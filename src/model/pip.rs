@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Ways to call pip, the surest first.
-const PIPS: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["pip"]];
+pub const PIPS: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["pip"]];
 const POLL: Duration = Duration::from_millis(100);
 /// The end of pip's complaint that is shown.
 const SAID_BYTES: usize = 2000;

@@ -4,7 +4,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::transport::TransportKind;
-use crate::transport::fault::FaultPlan;
 
 /// Settings of an [`Engine`](crate::Engine). Mechanism only: no environment is read.
 #[derive(Clone, Debug)]
@@ -31,8 +30,6 @@ pub struct EngineConfig {
     pub leases_max: usize,
     /// Notifications that wait to be received, at most.
     pub notifications_max: usize,
-    /// Faults to inject into what this engine sends; for tests.
-    pub faults: Option<FaultPlan>,
 }
 
 impl Default for EngineConfig {
@@ -50,7 +47,6 @@ impl Default for EngineConfig {
             peers_max: 1024,
             leases_max: 65_536,
             notifications_max: 1024,
-            faults: None,
         }
     }
 }

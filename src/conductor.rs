@@ -1,0 +1,60 @@
+//! `kvrail conductor`: members, the prefix index, routing.
+
+use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
+
+use clap::{ArgMatches, Command};
+use kvrail_conductor::{ConductorAddresses, ConductorConfig, serve_conductor};
+
+use crate::{
+    config::{Service, Settings, table::settings},
+    exit::Exit,
+    ready::Ready,
+    service::{self, CommonSettings},
+};
+
+settings! {
+    /// Settings of a conductor.
+    pub struct ConductorSettings {
+        /// Where nodes and gateways connect.
+        grpc: SocketAddr = "127.0.0.1:8700";
+        /// Where it listens for /healthz, /readyz, /status and /metrics.
+        admin: SocketAddr = "127.0.0.1:8701";
+        /// A node that does not report for so long is gone.
+        lease: Duration = "5s";
+        /// Nodes, at most.
+        members: NonZeroU32 = "4096";
+        /// Uncached prompt tokens up to which a decode node computes the prompt itself; 0 always hands over.
+        local_prefill_tokens: u32 = "32";
+        /// Seed of the choice between equals.
+        seed: u64 = "1";
+    }
+}
+
+/// The service.
+pub const SERVICE: Service = Service { name: "conductor", groups: &[ConductorSettings::ROWS, CommonSettings::ROWS] };
+
+/// The subcommand.
+pub fn command() -> Command {
+    service::command(
+        &SERVICE,
+        "Run the conductor: who is there, who holds which KV, who serves a request",
+        "kvrail conductor --grpc 127.0.0.1:8700",
+    )
+}
+
+/// Runs it.
+pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
+    let resolved = service::begin(&SERVICE, arguments)?;
+    let own = ConductorSettings::read(&resolved)?;
+    let mut config = ConductorConfig { grpc: own.grpc, admin: own.admin, ..ConductorConfig::default() };
+    config.core.lease = own.lease;
+    config.core.members_max = own.members.get() as usize;
+    config.core.route.local_prefill_tokens_max = own.local_prefill_tokens;
+    config.core.route.seed = own.seed;
+    service::block_on(async |shutdown| {
+        let ready = |at: &ConductorAddresses| {
+            Ready { grpc: Some(at.grpc), admin: Some(at.admin), ..Ready::new("conductor") }.tell();
+        };
+        Ok(serve_conductor(config, ready, shutdown.cancelled_owned()).await?)
+    })
+}
