@@ -329,7 +329,8 @@ fn rails_are_kept_busy_to_the_end() {
     });
 }
 
-/// The last slices shrink, and a slow rail leaves them to fast ones: a short transfer takes what a perfect split would.
+/// The last slices shrink, and a slow rail leaves them to fast ones: a short transfer takes what a perfect split would, within
+/// half a slice.
 #[test]
 fn tails_end_together() {
     each_seed(40, |seed| {
@@ -350,7 +351,7 @@ fn tails_end_together() {
             let (at, report) = outcome.done.as_ref().unwrap();
             let took = at.since(outcome.submitted_at).as_secs_f64();
             let ideal = report.bytes as f64 / (fast as f64 * 1e9) + 2.0 * delay.as_secs_f64();
-            assert!(took <= ideal * 1.1 + 60e-6, "seed {seed} round {round}: {took:.6} s against {ideal:.6}");
+            assert!(took <= ideal * 1.1 + 100e-6, "seed {seed} round {round}: {took:.6} s against {ideal:.6}");
         }
     });
 }

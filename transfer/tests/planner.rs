@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvrail_transfer::plan::{
-    Action, Cause, Class, Completion, Config, Direction, Event, Failure, Fate, Op, OpStatus, Outcome, PathError,
-    PathId, PathLimits, PathSpec, PeerId, Planner, RailId, RailSet, Refusal, Report, Request, Slice, SliceBatch,
-    SubmitError, TenantId, Time, TransferId,
+    Action, Cause, Class, Completion, Config, CreditConfig, Demand, Direction, Event, Failure, Fate, Ledger, Op,
+    OpStatus, Outcome, PathError, PathId, PathLimits, PathSpec, PeerId, Planner, RailId, RailSet, Refusal, Report,
+    Request, Slice, SliceBatch, SubmitError, TenantId, Time, TransferId,
 };
 
 const LIMITS: PathLimits = PathLimits {
@@ -322,4 +322,49 @@ fn its_own_sleep_is_not_the_paths_fault() {
     let silent = bed.planner.poll_timeout().unwrap();
     bed.planner.handle_timeout(silent);
     assert_eq!(bed.planner.poll_action(), Some(Action::Fence(slice.path)), "but it does not sleep twice");
+}
+
+/// Many senders, one receiver: its ledger's grants bound what all of them together have on the way, and all finish.
+#[test]
+fn a_receivers_ledger_bounds_its_senders() {
+    const BYTES: u64 = 8 << 20;
+    let config = CreditConfig { window_bytes: 512 << 10, quantum_bytes: 128 << 10, ..CreditConfig::default() };
+    let mut ledger = Ledger::new(config.clone());
+    let mut senders: Vec<Bed> = (0..8).map(|_| Bed::new(&[(0, 0)])).collect();
+    // The receiver's names for its senders: it has a planner of its own.
+    let mut own = Planner::new(Config::default(), 1);
+    let names: Vec<PeerId> = senders.iter().map(|_| own.add_peer().unwrap()).collect();
+    for (sender, name) in senders.iter_mut().zip(&names) {
+        sender.planner.handle_credit(sender.peer, RailId(0), 0);
+        sender.submit(BYTES);
+        let deadline = sender.now + Duration::from_secs(1);
+        let demand = Demand { sequence: 1, wanted: BYTES, returned: 0, deadline, tenant: TenantId(0) };
+        ledger.handle_demand(*name, demand, Time(1));
+    }
+    let mut on_the_way: Vec<(usize, Slice)> = Vec::new();
+    let (mut done, mut rounds) = (0, 0);
+    while done < senders.len() {
+        rounds += 1;
+        assert!(rounds < 10_000, "{done} senders done");
+        let now = Time(1) + Duration::from_micros(50 * rounds);
+        while let Some(grant) = ledger.poll_grant(now) {
+            let sender = &mut senders[names.iter().position(|name| *name == grant.peer).unwrap()];
+            sender.planner.handle_credit(sender.peer, RailId(0), grant.granted);
+        }
+        for (index, sender) in senders.iter_mut().enumerate() {
+            sender.now = now;
+            on_the_way.extend(sender.poll(0).into_iter().map(|slice| (index, slice)));
+        }
+        let bytes: u64 = on_the_way.iter().map(|(_, slice)| slice.bytes).sum();
+        assert!(bytes > 0 && bytes <= config.window_bytes, "{bytes} on the way");
+        for (index, slice) in on_the_way.drain(..) {
+            ledger.handle_arrived(names[index], slice.bytes, now);
+            senders[index].complete(&slice, Outcome::Landed);
+            if let Some(report) = senders[index].report() {
+                assert_eq!((report.status, report.bytes), (Ok(()), BYTES));
+                done += 1;
+            }
+        }
+    }
+    assert_eq!(ledger.outstanding(), 0);
 }

@@ -17,6 +17,8 @@
 //! | `coalesce` | descriptors → pieces, lazily |
 //! | `slice` | size of a slice, cost of a path, when a rail steps back |
 //! | `rate`, `window`, `path` | estimates, bytes in flight, life of a path with its circuit |
+//! | `credit` | the receiver's side: who may send how much to one of our NICs; its grants are the sender's `handle_credit` |
+//! | `sim` | a network in virtual time under the real planner, for tests and simulators |
 //! | `retry`, `classes`, `transfer` | where failures go, whose turn it is, what is left of one transfer |
 //!
 //! **Invariants.** Each op is reported exactly once. A transfer is `Quiesced` only when each attempt of it has completed or its path
@@ -25,6 +27,7 @@
 mod classes;
 mod coalesce;
 mod config;
+mod credit;
 mod flight;
 mod op;
 mod path;
@@ -42,6 +45,7 @@ mod window;
 
 pub use coalesce::{Side, runs};
 pub use config::Config;
+pub use credit::{CreditConfig, Demand, Grant, Ledger};
 pub use op::{Op, OpError, Strided};
 use path::PathIx;
 pub use planner::{Gauges, PathError, PathView, Planner};
