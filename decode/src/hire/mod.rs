@@ -17,6 +17,7 @@ use kvrail_engine::sampling::Finish;
 use kvrail_node::{Failure, FailureCode};
 use kvrail_proto::v1;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use v1::prefill_request;
@@ -189,10 +190,10 @@ async fn converse(
     let lost = |what: String| Failure::new(FailureCode::PeerLost, what);
     let mut client = core.peers().client(&choice.grpc_address, Instant::now()).map_err(|e| lost(e.to_string()))?;
     let (outbox, requests) = mpsc::channel(OUTBOX);
-    let say = |message| {
-        // Full only if P takes nothing for many leases on end.
-        let message = v1::PrefillRequest { message: Some(message) };
-        outbox.try_send(message).map_err(|_| lost("the prefill node takes no messages".into()))
+    let say = |message| match outbox.try_send(v1::PrefillRequest { message: Some(message) }) {
+        // A node that is done reads no more, but what it said last may still be on the way: go on listening.
+        Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
+        Err(TrySendError::Full(_)) => Err(lost("the prefill node takes no messages".into())),
     };
     say(prefill_request::Message::Start(start(core, sequence, conversation)))?;
 

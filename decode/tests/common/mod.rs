@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod fake;
+pub mod prefill;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -75,6 +76,12 @@ impl Decode {
         serde_json::from_str(&get(self.at.admin, "/status").await).expect("JSON")
     }
 
+    /// The lines of the metrics that begin with `name`.
+    pub async fn metrics(&self, name: &str) -> String {
+        let all = get(self.at.admin, "/metrics").await;
+        all.lines().filter(|line| line.starts_with(name)).collect::<Vec<_>>().join("\n")
+    }
+
     /// Waits until the status is what `wanted` wants.
     pub async fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..1000 {
@@ -89,15 +96,7 @@ impl Decode {
 
     /// Every counter of things held returns to zero.
     pub async fn wait_idle(&self) -> Value {
-        self.wait_for("rest", |s| {
-            let zero = |at: &str| s.pointer(at).and_then(Value::as_u64) == Some(0);
-            let held = ["shared", "private", "writing", "reserved", "quarantined"];
-            held.iter().all(|state| zero(&format!("/blocks/{state}")))
-                && ["/requests/running", "/requests/queued", "/leases", "/transfers", "/in_flight"]
-                    .into_iter()
-                    .all(zero)
-        })
-        .await
+        self.wait_for("rest", is_idle).await
     }
 
     /// Tells it to go, as SIGTERM does.
@@ -113,7 +112,15 @@ impl Decode {
     }
 }
 
-async fn get(address: SocketAddr, path: &str) -> String {
+/// Whether a node holds nothing for anybody.
+pub fn is_idle(status: &Value) -> bool {
+    let zero = |at: &str| status.pointer(at).and_then(Value::as_u64) == Some(0);
+    let held = ["shared", "private", "writing", "reserved", "quarantined"];
+    held.iter().all(|state| zero(&format!("/blocks/{state}")))
+        && ["/requests/running", "/requests/queued", "/leases", "/transfers", "/in_flight"].into_iter().all(zero)
+}
+
+pub async fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("sent");
