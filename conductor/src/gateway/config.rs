@@ -18,9 +18,9 @@ pub struct GatewayConfig {
     pub conductor: String,
     /// Name of this gateway in the conductor's log.
     pub gateway_id: String,
-    /// Name of the model: what clients ask for and nodes register.
+    /// Name of the model, as clients ask for it.
     pub model: String,
-    /// Only nodes that loaded a file of this digest are used; `None` takes any of that name.
+    /// Digest of the model file: nodes that loaded the same one serve it. `None`: those that register it by that name.
     pub model_digest: Option<String>,
     /// Its tokenizer and chat template.
     pub text: TextModel,

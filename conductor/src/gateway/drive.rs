@@ -25,6 +25,8 @@ const PLACE_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Task {
     pub gateway: Arc<Gateway>,
     pub request_id: String,
+    /// The name that nodes of the pool register.
+    pub pool_model: String,
     pub namespace_id: u64,
     pub salt: String,
     pub prompt: Vec<u32>,
@@ -189,7 +191,7 @@ impl<'a> Run<'a> {
             });
             let request = v1::RouteRequest {
                 request_id: task.request_id.clone(),
-                model: config.model.clone(),
+                model: task.pool_model.clone(),
                 namespace_id: task.namespace_id,
                 chain: task.chain.iter().map(|hash| hash.0).collect(),
                 prompt_tokens: task.prompt.len() as u32 + self.journal.len(),

@@ -176,6 +176,7 @@ async fn start(
         tasks.push(Arc::new(Task {
             gateway: Arc::clone(gateway),
             request_id: request_id.clone(),
+            pool_model: serving.node.model.clone(),
             namespace_id: serving.node.namespace_id,
             salt: salt.clone(),
             chain: Chain::keys(&namespace, block_tokens, &prompt).iter().map(|key| key.hash).collect(),

@@ -101,12 +101,12 @@ impl View {
         self.members.iter().find(|m| m.node.node_id == node_id).map(|m| m.node.generation)
     }
 
-    /// The pool that serves `model`: of several namespaces, the one with the most decode nodes.
+    /// The pool that serves a model file, by its digest if that is known, else by the name that nodes register: of several
+    /// namespaces, the one with the most decode nodes.
     pub(super) fn serving(&self, model: &str, digest: Option<&str>) -> Option<Serving> {
         let fits = |m: &&Member| {
-            m.node.role == Role::Decode
-                && m.node.model == model
-                && digest.is_none_or(|digest| m.node.model_digest == digest)
+            let same = digest.map_or(m.node.model == model, |digest| m.node.model_digest == digest);
+            m.node.role == Role::Decode && same
         };
         let mut pools: HashMap<u64, (usize, u64, &Node)> = HashMap::new();
         for member in self.members.iter().filter(fits) {
@@ -175,6 +175,7 @@ mod tests {
         view.handle_members(all.into_iter().map(|n| (n, Load::default())).collect(), T0);
         let serving = view.serving("m", Some("digest")).unwrap();
         assert_eq!((serving.node.namespace_id, serving.tokens_max), (1, 4096));
+        assert_eq!(view.serving("public name", Some("digest")), Some(serving));
         assert_eq!(view.serving("other", None), None);
         assert_eq!(view.serving("m", Some("none")), None);
     }
