@@ -179,7 +179,8 @@ impl Stream {
             Event::Piece { piece, output_tokens } => {
                 self.running.ticket.token_came();
                 self.running.usage.set(index, output_tokens);
-                if !piece.is_empty() {
+                // Tokens without text are of interest only with their log-probabilities.
+                if !piece.text.is_empty() || (self.running.renderer.logprobs && !piece.tokens.is_empty()) {
                     let usage = self.continuous();
                     let chunk = self.running.renderer.text_chunk(index, &piece.text, &piece.tokens, usage);
                     self.queue.push_back(data(&chunk));

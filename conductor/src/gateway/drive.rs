@@ -269,8 +269,9 @@ impl<'a> Run<'a> {
         if let Some(before) = self.last_token.replace(now) {
             self.task.gateway.meters.itl.record(now - before);
         }
-        // The token that ends the answer is counted and not shown.
+        // The token that ends the answer is counted and reported, and has no text.
         if self.is_end(token) {
+            self.transcript.end(token.clone());
             return Ok(false);
         }
         let piece = self.transcript.push(token.clone()).map_err(|e| fault(e.to_string()))?;

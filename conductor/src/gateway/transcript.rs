@@ -74,6 +74,11 @@ impl Transcript {
         Ok(self.take(&text))
     }
 
+    /// Takes the token that ends the answer: it has a report and no text. [`Transcript::finish`] comes next.
+    pub fn end(&mut self, token: v1::Token) {
+        self.pending.push_back((self.made.0, TokenReport { token, text_offset: self.made.1 }));
+    }
+
     fn take(&mut self, text: &str) -> Piece {
         self.made.0 += text.len();
         self.made.1 += text.chars().count();
@@ -162,6 +167,19 @@ mod tests {
         assert_eq!(run(&mut transcript(&["STOP"]), &tokens(b"ab STO")), ("ab STO".into(), (0..6).collect(), false));
         let broken = [b'a', 0xc3];
         assert_eq!(run(&mut transcript(&[]), &tokens(&broken)), ("a\u{fffd}".into(), vec![0, 1], false));
+    }
+
+    #[test]
+    fn the_end_token_is_reported_without_text() {
+        let mut transcript = transcript(&["xyz"]);
+        let mut all = tokens(b"ax");
+        let end = v1::Token { index: 2, token: 257, ..Default::default() };
+        assert_eq!(transcript.push(all.remove(0)).unwrap().text, "a");
+        transcript.push(all.remove(0)).unwrap();
+        transcript.end(end);
+        let piece = transcript.finish();
+        let reports: Vec<_> = piece.tokens.iter().map(|t| (t.token.token, t.text_offset)).collect();
+        assert_eq!((piece.text.as_str(), reports), ("x", vec![(u32::from(b'x'), 1), (257, 2)]));
     }
 
     #[test]

@@ -136,20 +136,23 @@ async fn logprobs_have_both_shapes() {
     let cluster = Cluster::start(Script::Text("ab"), 1).await;
     let answer = post(cluster.http(), CHAT, &chat(json!({"logprobs": true, "top_logprobs": 2}))).await.json();
     let content = &answer["choices"][0]["logprobs"]["content"];
-    assert_eq!(content.as_array().unwrap().len(), 2, "the end token is not shown");
+    assert_eq!(content.as_array().unwrap().len(), 3, "a report for every token that is counted");
+    assert_eq!(content[2]["token"], "<|end|>");
     let top = json!([{"token": "a", "logprob": -0.5, "bytes": [97]}, {"token": "b", "logprob": -0.625, "bytes": [98]}]);
     assert_eq!(content[0], json!({"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": top}));
 
     let body = plain(json!({"logprobs": 1, "stream": true}));
     let (chunks, _) = post_stream(cluster.http(), PLAIN, &body).await.rest().await;
+    let tokens: Vec<_> = chunks.iter().map(|c| c["choices"][0]["logprobs"]["tokens"].clone()).collect();
+    assert_eq!(tokens, [json!(["a"]), json!(["b"]), json!(["<|end|>"]), Value::Null]);
     let logprobs = &chunks[1]["choices"][0]["logprobs"];
     let expected =
         json!({"tokens": ["b"], "token_logprobs": [-0.625], "top_logprobs": [{"b": -0.625}], "text_offset": [1]});
     assert_eq!(*logprobs, expected);
 
     let answer = post(cluster.http(), PLAIN, &plain(json!({"logprobs": 0}))).await.json();
-    assert_eq!(answer["choices"][0]["logprobs"]["top_logprobs"], json!([{}, {}]));
-    assert_eq!(answer["choices"][0]["logprobs"]["token_logprobs"], json!([-0.5, -0.625]));
+    assert_eq!(answer["choices"][0]["logprobs"]["top_logprobs"], json!([{}, {}, {}]));
+    assert_eq!(answer["choices"][0]["logprobs"]["token_logprobs"], json!([-0.5, -0.625, -0.75]));
 }
 
 #[tokio::test]
