@@ -5,8 +5,9 @@
 //! read with scatter reads into their places; it is acknowledged when all of it has been read. Nothing is copied in user
 //! space, nothing is allocated while bytes move, threads and lists stand ready before the clock starts.
 //!
-//! Memcpy: one thread copies block by block from ordinary memory into a memfd. It lies in one process: the cost of a
-//! copy into shared memory does not hang on who else has mapped it.
+//! Memcpy: one thread copies block by block from ordinary memory into a memfd, both on pages of the size that the kernel
+//! gives to shared memory, as the engine's are. It lies in one process: the cost of a copy into shared memory does not
+//! hang on who else has mapped it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +20,7 @@ use rustix::net::sockopt;
 
 use super::control::{Ask, Far, FarCommand, Reply};
 use super::shape::{Check, Shape, fill};
-use super::{BenchError, Contender, Run, told};
+use super::{BenchError, Contender, Machine, Run, told};
 use crate::stats::Measure;
 use crate::usage::Usage;
 
@@ -30,11 +31,11 @@ const BUFFER_BYTES: usize = 4 << 20;
 /// Longest silence on a socket.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// Ordinary memory on huge pages, where the kernel gives them.
-pub fn memory(bytes: usize) -> io::Result<MmapMut> {
+/// Ordinary memory; on huge pages if that is wanted and the kernel gives them.
+fn memory(bytes: usize, huge: bool) -> io::Result<MmapMut> {
     let map = MmapMut::map_anon(bytes)?;
     // Advice: a kernel without huge pages refuses it, and the memory is as good.
-    let _ = map.advise(Advice::HugePage);
+    let _ = map.advise(if huge { Advice::HugePage } else { Advice::NoHugePage });
     Ok(map)
 }
 
@@ -62,7 +63,7 @@ impl Sink {
     /// Listens on loopback.
     pub fn new(bytes: usize, connections: usize) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        Ok(Self { listener, streams: Vec::new(), connections, pool: memory(bytes)? })
+        Ok(Self { listener, streams: Vec::new(), connections, pool: memory(bytes, true)? })
     }
 
     /// Where it listens.
@@ -146,7 +147,7 @@ impl Sockets {
         };
         let connect = |_| TcpStream::connect(address).and_then(set_up);
         let streams = (0..connections).map(connect).collect::<io::Result<_>>()?;
-        Ok(Self { far, streams, pool: memory(bytes)?, shape, moves: shape.moves() })
+        Ok(Self { far, streams, pool: memory(bytes, true)?, shape, moves: shape.moves() })
     }
 
     /// Sends all blocks; seconds, and the time that the threads stood in the run queue.
@@ -232,7 +233,8 @@ pub struct Memcpy {
 impl Memcpy {
     /// Copies into `to`, a region of shared memory.
     pub fn new(to: Region, shape: Shape) -> Result<Self, BenchError> {
-        Ok(Self { from: memory(shape.slots * shape.block_bytes)?, to, shape, moves: shape.moves() })
+        let huge = !matches!(Machine::here().huge_pages_shared.as_str(), "never" | "deny");
+        Ok(Self { from: memory(shape.slots * shape.block_bytes, huge)?, to, shape, moves: shape.moves() })
     }
 }
 
