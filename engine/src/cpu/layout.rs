@@ -20,21 +20,28 @@ impl Vec16 {
     pub(super) const ZERO: Self = Self([0.0; 16]);
 }
 
-/// Thirty-two quantised activations of one row.
+/// Largest magnitude of a quantised activation: both bytes of it stay far from the corners of 8-bit products.
+pub(super) const QUANTUM_MAX: f32 = 127.0 * 128.0;
+
+/// Thirty-two activations of one row, quantised to 15 bits: `value = (128 × high + low) × scale`.
+///
+/// Eight bits would do for a chat; they move logits by tenths, though, and with that greedy tokens away from those of
+/// exact arithmetic. The second byte costs one more integer product, which memory mostly hides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C, align(16))]
 pub(super) struct QGroup {
-    pub q: [i8; GROUP],
-    /// `value = q × scale`.
+    pub high: [i8; GROUP],
+    /// −64 to 63.
+    pub low: [i8; GROUP],
     pub scale: f32,
-    /// `scale × Σq`: what a block's offset is multiplied with.
+    /// `scale × Σ(128 × high + low)`: what a block's offset is multiplied with.
     pub scaled_sum: f32,
-    /// Σq of each half.
+    /// Σ(128 × high + low) of each half.
     pub sums: [i32; 2],
 }
 
 impl QGroup {
-    pub(super) const ZERO: Self = Self { q: [0; GROUP], scale: 0.0, scaled_sum: 0.0, sums: [0; 2] };
+    pub(super) const ZERO: Self = Self { high: [0; GROUP], low: [0; GROUP], scale: 0.0, scaled_sum: 0.0, sums: [0; 2] };
 }
 
 /// Weights `scale × nibble + offset`.

@@ -27,6 +27,12 @@ pub(super) enum Weights {
     F32(Vec<PlainBlock<f32>>),
 }
 
+/// Takes one group of a row: scale, offset and nibbles.
+type PutGroup<'a> = &'a mut dyn FnMut(f32, f32, &[u8; GROUP]);
+
+/// Outputs and bytes of a tensor.
+pub(super) type Part<'a> = (usize, &'a [u8]);
+
 /// Types that [`Matrix::pack`] takes.
 pub(super) fn is_supported(dtype: TensorType) -> bool {
     use TensorType::*;
@@ -38,7 +44,7 @@ impl Matrix {
     ///
     /// Each part is (outputs, bytes); all have `inputs` inputs and the type `dtype`, which is supported, and the size
     /// that their type gives them: the caller has checked.
-    pub(super) fn pack(dtype: TensorType, inputs: usize, parts: &[(usize, &[u8])]) -> Self {
+    pub(super) fn pack(dtype: TensorType, inputs: usize, parts: &[Part<'_>]) -> Self {
         let outputs: usize = parts.iter().map(|part| part.0).sum();
         let row_bytes = inputs / dtype.block_elements() as usize * dtype.block_bytes() as usize;
         let rows = || parts.iter().flat_map(|(_, bytes)| bytes.chunks_exact(row_bytes)).enumerate();
@@ -66,7 +72,7 @@ impl Matrix {
                 Weights::F32(out)
             }
             _ => {
-                let unpack: fn(&[u8], &mut dyn FnMut(f32, f32, &[u8; GROUP])) = match dtype {
+                let unpack: fn(&[u8], PutGroup<'_>) = match dtype {
                     TensorType::Q4_0 => q4_0,
                     TensorType::Q4_1 => q4_1,
                     _ => q4_k,
@@ -149,21 +155,21 @@ fn two_halves(bytes: &[u8]) -> [u8; GROUP] {
     std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
 }
 
-fn q4_0(row: &[u8], put: &mut dyn FnMut(f32, f32, &[u8; GROUP])) {
+fn q4_0(row: &[u8], put: PutGroup<'_>) {
     for block in row.chunks_exact(18) {
         let scale = half(block, 0);
         put(scale, -8.0 * scale, &two_halves(&block[2..]));
     }
 }
 
-fn q4_1(row: &[u8], put: &mut dyn FnMut(f32, f32, &[u8; GROUP])) {
+fn q4_1(row: &[u8], put: PutGroup<'_>) {
     for block in row.chunks_exact(20) {
         put(half(block, 0), half(block, 2), &two_halves(&block[4..]));
     }
 }
 
 /// 256 elements: two `f16` super-scales, eight pairs of 6-bit scales in 12 bytes, then 64 elements in every 32 bytes.
-fn q4_k(row: &[u8], put: &mut dyn FnMut(f32, f32, &[u8; GROUP])) {
+fn q4_k(row: &[u8], put: PutGroup<'_>) {
     for block in row.chunks_exact(144) {
         let (d, dmin) = (half(block, 0), half(block, 2));
         let (s, q) = (&block[4..16], &block[16..]);

@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
 
     /// Matrices with the same inputs, neighbours of one type merged.
     fn stack(&mut self, parts: &[(String, usize)], inputs: usize) -> Result<Vec<Matrix>, LoadError> {
-        let mut runs: Vec<(TensorType, Vec<(usize, &[u8])>)> = Vec::new();
+        let mut runs: Vec<(TensorType, Vec<matrix::Part<'_>>)> = Vec::new();
         for (part, outputs) in parts {
             let (dtype, bytes) = self.checked(&format!("{part}.weight"), &[inputs, *outputs])?;
             match runs.last_mut() {

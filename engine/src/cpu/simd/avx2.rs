@@ -92,7 +92,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn round(self, v: Self::F) -> Self::I {
-        simd!(v.map(|v| _mm256_cvtps_epi32(v)))
+        simd!([_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1])])
     }
     #[inline(always)]
     fn to_float(self, v: Self::I) -> Self::F {
@@ -102,8 +102,8 @@ impl Simd for Avx2 {
     fn pow2(self, n: Self::I) -> Self::F {
         simd!({
             let bias = _mm256_set1_epi32(127);
-            let one = |n| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, bias)));
-            [one(n[0]), one(n[1])]
+            let n = [_mm256_add_epi32(n[0], bias), _mm256_add_epi32(n[1], bias)];
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<23>(n[0])), _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n[1]))]
         })
     }
     #[inline(always)]
@@ -156,7 +156,11 @@ impl Simd for Avx2 {
     fn transpose(self, rows: &mut [Self::F; 16]) {
         let from = *rows;
         for (row_half, col_half) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let block = transpose8(self, std::array::from_fn(|i| from[row_half * 8 + i][col_half]));
+            let mut block = [from[0][0]; 8];
+            for (i, v) in block.iter_mut().enumerate() {
+                *v = from[row_half * 8 + i][col_half];
+            }
+            let block = transpose8(self, block);
             for (i, v) in block.into_iter().enumerate() {
                 rows[col_half * 8 + i][row_half] = v;
             }
@@ -176,7 +180,42 @@ impl Simd for Avx2 {
         self.low(simd!([_mm256_srli_epi16::<4>(v[0]), _mm256_srli_epi16::<4>(v[1])]))
     }
     #[inline(always)]
-    fn dot_nibbles(self, w: &[Self::B; 8], a: &[i8; 32]) -> Self::I {
+    fn split(self, v: Self::I) -> (Self::I, Self::I) {
+        simd!({
+            let half = _mm256_set1_epi32(64);
+            let a = _mm256_srai_epi32::<7>(_mm256_add_epi32(v[0], half));
+            let b = _mm256_srai_epi32::<7>(_mm256_add_epi32(v[1], half));
+            let low =
+                [_mm256_sub_epi32(v[0], _mm256_slli_epi32::<7>(a)), _mm256_sub_epi32(v[1], _mm256_slli_epi32::<7>(b))];
+            ([a, b], low)
+        })
+    }
+    #[inline(always)]
+    fn dot_nibbles(self, w: &[Self::B; 8], high: &[i8; 32], low: &[i8; 32]) -> Self::I {
+        self.join(self.nibbles(w, high), self.nibbles(w, low))
+    }
+    #[inline(always)]
+    fn prepare_bytes(self, v: Self::B) -> Self::B {
+        v
+    }
+    #[inline(always)]
+    fn dot_bytes(self, w: &[Self::B; 4], high: &[i8; 16], low: &[i8; 16], _sum: i32) -> Self::I {
+        self.join(self.bytes(w, high), self.bytes(w, low))
+    }
+}
+
+impl Avx2 {
+    /// 128 × high + low.
+    #[inline(always)]
+    fn join(self, high: [__m256i; 2], low: [__m256i; 2]) -> [__m256i; 2] {
+        simd!([
+            _mm256_add_epi32(_mm256_slli_epi32::<7>(high[0]), low[0]),
+            _mm256_add_epi32(_mm256_slli_epi32::<7>(high[1]), low[1]),
+        ])
+    }
+
+    #[inline(always)]
+    fn nibbles(self, w: &[[__m256i; 2]; 8], a: &[i8; 32]) -> [__m256i; 2] {
         simd!({
             // A 16-bit lane sums 16 products of at most 15 × 127: 30,480 fits.
             let mut sums = [_mm256_setzero_si256(); 2];
@@ -189,12 +228,9 @@ impl Simd for Avx2 {
             [_mm256_madd_epi16(sums[0], ones), _mm256_madd_epi16(sums[1], ones)]
         })
     }
+
     #[inline(always)]
-    fn prepare_bytes(self, v: Self::B) -> Self::B {
-        v
-    }
-    #[inline(always)]
-    fn dot_bytes(self, w: &[Self::B; 4], a: &[i8; 16], _sum: i32) -> Self::I {
+    fn bytes(self, w: &[[__m256i; 2]; 4], a: &[i8; 16]) -> [__m256i; 2] {
         simd!({
             // |w| × (a with w's sign): a pair is at most 2 × 128 × 127 = 32,512, which fits 16 bits.
             let ones = _mm256_set1_epi16(1);

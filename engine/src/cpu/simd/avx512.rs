@@ -132,11 +132,12 @@ impl Simd for Avx512 {
             }
             let mut u = t;
             for i in (0..16).step_by(4) {
-                let d = |v| _mm512_castps_pd(v);
-                u[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(d(t[i]), d(t[i + 2])));
-                u[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(d(t[i]), d(t[i + 2])));
-                u[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(d(t[i + 1]), d(t[i + 3])));
-                u[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(d(t[i + 1]), d(t[i + 3])));
+                let (a, b) = (_mm512_castps_pd(t[i]), _mm512_castps_pd(t[i + 1]));
+                let (c, d) = (_mm512_castps_pd(t[i + 2]), _mm512_castps_pd(t[i + 3]));
+                u[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+                u[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+                u[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+                u[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
             }
             for i in 0..4 {
                 let a = _mm512_shuffle_f32x4::<0x88>(u[i], u[i + 4]);
@@ -164,14 +165,15 @@ impl Simd for Avx512 {
         simd!(_mm512_and_si512(_mm512_srli_epi16::<4>(v), _mm512_set1_epi8(15)))
     }
     #[inline(always)]
-    fn dot_nibbles(self, w: &[__m512i; 8], a: &[i8; 32]) -> __m512i {
+    fn split(self, v: __m512i) -> (__m512i, __m512i) {
         simd!({
-            let mut sum = _mm512_setzero_si512();
-            for (step, &w) in w.iter().enumerate() {
-                sum = _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(four(a, step)));
-            }
-            sum
+            let high = _mm512_srai_epi32::<7>(_mm512_add_epi32(v, _mm512_set1_epi32(64)));
+            (high, _mm512_sub_epi32(v, _mm512_slli_epi32::<7>(high)))
         })
+    }
+    #[inline(always)]
+    fn dot_nibbles(self, w: &[__m512i; 8], high: &[i8; 32], low: &[i8; 32]) -> __m512i {
+        self.dot(w, high, low, 0)
     }
     /// VNNI multiplies unsigned by signed bytes: weights are shifted by 128, which `dot_bytes` takes off again.
     #[inline(always)]
@@ -179,13 +181,22 @@ impl Simd for Avx512 {
         simd!(_mm512_xor_si512(v, _mm512_set1_epi8(-128)))
     }
     #[inline(always)]
-    fn dot_bytes(self, w: &[__m512i; 4], a: &[i8; 16], sum: i32) -> __m512i {
+    fn dot_bytes(self, w: &[__m512i; 4], high: &[i8; 16], low: &[i8; 16], sum: i32) -> __m512i {
+        self.dot(w, high, low, -128 * sum)
+    }
+}
+
+impl Avx512 {
+    /// `start` + Σ unsigned bytes × (128 × high + low).
+    #[inline(always)]
+    fn dot(self, w: &[__m512i], high: &[i8], low: &[i8], start: i32) -> __m512i {
         simd!({
-            let mut sums = _mm512_set1_epi32(-128 * sum);
+            let (mut highs, mut lows) = (_mm512_setzero_si512(), _mm512_set1_epi32(start));
             for (step, &w) in w.iter().enumerate() {
-                sums = _mm512_dpbusd_epi32(sums, w, _mm512_set1_epi32(four(a, step)));
+                highs = _mm512_dpbusd_epi32(highs, w, _mm512_set1_epi32(four(high, step)));
+                lows = _mm512_dpbusd_epi32(lows, w, _mm512_set1_epi32(four(low, step)));
             }
-            sums
+            _mm512_add_epi32(_mm512_slli_epi32::<7>(highs), lows)
         })
     }
 }

@@ -49,12 +49,16 @@ pub(super) trait Simd: Copy {
     fn low(self, v: Self::B) -> Self::B;
     /// The high nibble of each byte.
     fn high(self, v: Self::B) -> Self::B;
-    /// In each lane the sum over 32 elements of unsigned nibbles times activations: `w[s]` holds elements 4s to 4s+3.
-    fn dot_nibbles(self, w: &[Self::B; 8], a: &[i8; 32]) -> Self::I;
+    /// `v = 128 × high + low` with −64 ≤ low < 64: (high, low).
+    fn split(self, v: Self::I) -> (Self::I, Self::I);
+    /// In each lane the sum over 32 elements of unsigned nibbles times activations of two bytes: `w[s]` holds elements
+    /// 4s to 4s+3.
+    fn dot_nibbles(self, w: &[Self::B; 8], high: &[i8; 32], low: &[i8; 32]) -> Self::I;
     /// Brings signed bytes into the form that [`Simd::dot_bytes`] takes.
     fn prepare_bytes(self, v: Self::B) -> Self::B;
-    /// In each lane the sum over 16 elements of signed bytes times activations; `sum` is the sum of the activations.
-    fn dot_bytes(self, w: &[Self::B; 4], a: &[i8; 16], sum: i32) -> Self::I;
+    /// In each lane the sum over 16 elements of signed bytes times activations of two bytes; `sum` is the sum of the
+    /// activations.
+    fn dot_bytes(self, w: &[Self::B; 4], high: &[i8; 16], low: &[i8; 16], sum: i32) -> Self::I;
 
     /// A vector of the arrays that kernels pass around.
     #[inline(always)]

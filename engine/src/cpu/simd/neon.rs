@@ -161,18 +161,33 @@ impl Simd for Neon {
         quarters!(i => vshrq_n_u8::<4>(v[i]))
     }
     #[inline(always)]
-    fn dot_nibbles(self, w: &[Self::B; 8], a: &[i8; 32]) -> Self::I {
-        // Nibbles are signed bytes as well.
-        let (halves, _) = a.as_chunks::<16>();
-        let (first, second) = ([w[0], w[1], w[2], w[3]], [w[4], w[5], w[6], w[7]]);
-        self.add_int(self.dot_bytes(&first, &halves[0], 0), self.dot_bytes(&second, &halves[1], 0))
+    fn split(self, v: Self::I) -> (Self::I, Self::I) {
+        let high = quarters!(i => vshrq_n_s32::<7>(vaddq_s32(v[i], vdupq_n_s32(64))));
+        (high, quarters!(i => vsubq_s32(v[i], vshlq_n_s32::<7>(high[i]))))
+    }
+    #[inline(always)]
+    fn dot_nibbles(self, w: &[Self::B; 8], high: &[i8; 32], low: &[i8; 32]) -> Self::I {
+        self.join(self.bytes(w, high), self.bytes(w, low)) // a nibble is a signed byte as well
     }
     #[inline(always)]
     fn prepare_bytes(self, v: Self::B) -> Self::B {
         v
     }
     #[inline(always)]
-    fn dot_bytes(self, w: &[Self::B; 4], a: &[i8; 16], _sum: i32) -> Self::I {
+    fn dot_bytes(self, w: &[Self::B; 4], high: &[i8; 16], low: &[i8; 16], _sum: i32) -> Self::I {
+        self.join(self.bytes(w, high), self.bytes(w, low))
+    }
+}
+
+impl Neon {
+    /// 128 × high + low.
+    #[inline(always)]
+    fn join(self, high: [int32x4_t; 4], low: [int32x4_t; 4]) -> [int32x4_t; 4] {
+        quarters!(i => vaddq_s32(vshlq_n_s32::<7>(high[i]), low[i]))
+    }
+
+    #[inline(always)]
+    fn bytes(self, w: &[[uint8x16_t; 4]], a: &[i8]) -> [int32x4_t; 4] {
         let (steps, _) = a.as_chunks::<4>();
         quarters!(i => {
             let mut sum = vdupq_n_s32(0);

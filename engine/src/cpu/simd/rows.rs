@@ -2,7 +2,7 @@
 
 use super::lanes::{Simd, exp};
 use super::{Normalise, Quantise, Vec16};
-use crate::cpu::layout::QGroup;
+use crate::cpu::layout::{QGroup, QUANTUM_MAX};
 
 /// RMS norm: x ÷ √(mean(x²) + ε) × weight. The sum runs over chunks in order, in sixteen lanes.
 #[inline(always)]
@@ -21,29 +21,30 @@ pub(super) fn normalise<S: Simd>(s: S, job: Normalise<'_>) {
     }
 }
 
-/// Symmetric 8-bit quantisation in groups of 32: the largest magnitude becomes 127.
+/// Symmetric quantisation in groups of 32: the largest magnitude becomes [`QUANTUM_MAX`].
 #[inline(always)]
 pub(super) fn quantise<S: Simd>(s: S, job: Quantise<'_>) {
     let Quantise { input, row, out } = job;
     for (g, out) in out.iter_mut().enumerate() {
         let x = [s.get(input.at(row, g * 2)), s.get(input.at(row, g * 2 + 1))];
         let zero = s.splat(0.0);
-        let magnitude = x.map(
-            #[inline(always)]
-            |x| s.max(x, s.sub(zero, x)),
-        );
+        let magnitude = [s.max(x[0], s.sub(zero, x[0])), s.max(x[1], s.sub(zero, x[1]))];
         let largest = s.max_lane(s.max(magnitude[0], magnitude[1]));
-        let inverse = s.splat(if largest > 0.0 { 127.0 / largest } else { 0.0 });
-        let (halves, _) = out.q.as_chunks_mut::<16>();
+        let inverse = s.splat(if largest > 0.0 { QUANTUM_MAX / largest } else { 0.0 });
+        let ((highs, _), (lows, _)) = (out.high.as_chunks_mut::<16>(), out.low.as_chunks_mut::<16>());
         let mut sums = [0; 2];
         for half in 0..2 {
-            // A denormal `largest` makes `inverse` infinite: stay inside a byte.
-            let scaled = s.max(s.min(s.mul(x[half], inverse), s.splat(127.0)), s.splat(-127.0));
-            s.store_bytes(s.round(scaled), &mut halves[half]);
-            sums[half] = halves[half].iter().map(|&q| i32::from(q)).sum();
+            // A denormal `largest` makes `inverse` infinite: stay inside the range.
+            let scaled = s.max(s.min(s.mul(x[half], inverse), s.splat(QUANTUM_MAX)), s.splat(-QUANTUM_MAX));
+            let (high, low) = s.split(s.round(scaled));
+            s.store_bytes(high, &mut highs[half]);
+            s.store_bytes(low, &mut lows[half]);
+            for i in 0..16 {
+                sums[half] += i32::from(highs[half][i]) * 128 + i32::from(lows[half][i]);
+            }
         }
-        let scale = largest / 127.0;
-        *out = QGroup { q: out.q, scale, scaled_sum: scale * (sums[0] + sums[1]) as f32, sums };
+        let scale = largest / QUANTUM_MAX;
+        *out = QGroup { high: out.high, low: out.low, scale, scaled_sum: scale * (sums[0] + sums[1]) as f32, sums };
     }
 }
 

@@ -123,31 +123,34 @@ impl Simd for Scalar {
         v.map(|v| v >> 4)
     }
     #[inline(always)]
-    fn dot_nibbles(self, w: &[Self::B; 8], a: &[i8; 32]) -> Self::I {
-        let mut sums = [0; 16];
-        for (step, w) in w.iter().enumerate() {
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                for j in 0..4 {
-                    *sum += i32::from(w[lane * 4 + j]) * i32::from(a[step * 4 + j]);
-                }
-            }
-        }
-        sums
+    fn split(self, v: Self::I) -> (Self::I, Self::I) {
+        let high = v.map(|v| (v + 64) >> 7);
+        (high, zip(v, high, |v, high| v - (high << 7)))
+    }
+    #[inline(always)]
+    fn dot_nibbles(self, w: &[Self::B; 8], high: &[i8; 32], low: &[i8; 32]) -> Self::I {
+        dot(w, high, low) // a nibble is a signed byte as well
     }
     #[inline(always)]
     fn prepare_bytes(self, v: Self::B) -> Self::B {
         v
     }
     #[inline(always)]
-    fn dot_bytes(self, w: &[Self::B; 4], a: &[i8; 16], _sum: i32) -> Self::I {
-        let mut sums = [0; 16];
-        for (step, w) in w.iter().enumerate() {
+    fn dot_bytes(self, w: &[Self::B; 4], high: &[i8; 16], low: &[i8; 16], _sum: i32) -> Self::I {
+        dot(w, high, low)
+    }
+}
+
+#[inline(always)]
+fn dot(w: &[[u8; 64]], high: &[i8], low: &[i8]) -> [i32; 16] {
+    let mut sums = [0; 16];
+    for (step, w) in w.iter().enumerate() {
+        for j in 0..4 {
+            let a = i32::from(high[step * 4 + j]) * 128 + i32::from(low[step * 4 + j]);
             for (lane, sum) in sums.iter_mut().enumerate() {
-                for j in 0..4 {
-                    *sum += i32::from(w[lane * 4 + j] as i8) * i32::from(a[step * 4 + j]);
-                }
+                *sum += i32::from(w[lane * 4 + j] as i8) * a;
             }
         }
-        sums
     }
+    sums
 }
