@@ -94,7 +94,7 @@ impl Sender {
     }
 }
 
-/// See the [module](self).
+/// One NIC's ledger: who wants to send, and what each may.
 #[derive(Debug)]
 pub struct Ledger {
     config: CreditConfig,
