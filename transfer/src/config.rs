@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::transport::TransportKind;
+use crate::transport::fault::FaultPlan;
 
 /// Settings of an [`Engine`](crate::Engine). Mechanism only: no environment is read.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct EngineConfig {
     pub leases_max: usize,
     /// Notifications that wait to be received, at most.
     pub notifications_max: usize,
+    /// Faults to inject into what this engine sends; for tests.
+    pub faults: Option<FaultPlan>,
 }
 
 impl Default for EngineConfig {
@@ -47,6 +50,7 @@ impl Default for EngineConfig {
             peers_max: 1024,
             leases_max: 65_536,
             notifications_max: 1024,
+            faults: None,
         }
     }
 }

@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn it_is_the_standard_crc_and_cuts_do_not_matter() {
         assert_eq!(crc(&[b"1234", b"", b"56789"]), 0xcbf4_3926);
-        let long: Vec<u8> = (0..10_000u32).map(|n| (n * 7 >> 2) as u8).collect();
+        let long: Vec<u8> = (0..10_000u32).map(|n| ((n * 7) >> 2) as u8).collect();
         assert_eq!(crc(&[&long]), crc(&[&long[..1], &long[1..5000], &long[5000..]]));
         assert_eq!(crc(&[&long]), crc32fast::hash(&long));
     }

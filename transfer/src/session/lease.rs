@@ -176,7 +176,7 @@ impl LeaseState {
     }
 
     fn fence(&self) {
-        if let Some(table) = self.table.upgrade() {
+        if let Some(table) = self.table.upgrade().filter(|_| !fencing_is_off()) {
             table.remove(self);
         }
         self.fenced.set();

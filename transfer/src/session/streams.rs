@@ -18,6 +18,7 @@ use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
 use crate::session::pipe::Pipe;
 use crate::session::wire::{Message, RefuseCode, StreamId};
+use crate::transport::fault::{FaultPlan, Faulty};
 use crate::transport::{Rail, TransportKind, shm, tcp};
 use crate::worker;
 
@@ -192,7 +193,7 @@ impl Control {
         place.attached = true;
         place.fenced_there = false;
         let owner = self.core.owner.clone();
-        let rail: Box<dyn Rail> = match stream.kind {
+        let mut rail: Box<dyn Rail> = match stream.kind {
             TransportKind::Tcp => {
                 // Buffers of an accepted socket; a failure costs speed, not correctness.
                 let loopback = session.address.ip().is_loopback();
@@ -201,6 +202,11 @@ impl Control {
             }
             TransportKind::Shm => Box::new(shm::rail(socket, owner)),
         };
+        let hit = |plan: &&FaultPlan| plan.openings.is_none_or(|n| stream.incarnation <= n);
+        if let Some(plan) = self.core.config.faults.as_ref().filter(hit) {
+            let salt = u64::from(rail_of(stream.kind, stream.index).0) << 32 | u64::from(stream.incarnation);
+            rail = Box::new(Faulty::new(rail, plan.clone(), salt));
+        }
         let worker = self.core.worker_of(rail_of(stream.kind, stream.index));
         worker.post(worker::Message::Attach { rail, session, stream });
     }

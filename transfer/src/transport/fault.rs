@@ -1,1 +1,236 @@
-//! Faults by seed: a decorator of rails for tests.
+//! Faults by seed: a decorator that drops, delays, duplicates and reorders slices, kills and freezes the stream beneath.
+//!
+//! It sits between the planner and a rail, where a fabric's faults would be seen: a dropped slice gets no word, a delayed
+//! one is posted late (perhaps after its transfer was cancelled and its lease revoked), a duplicate arrives twice. The
+//! same seed gives the same faults for the same slices.
+
+use std::collections::VecDeque;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::plan::{Completion, Direction, Piece, SliceId};
+use crate::transport::{Job, Post, PostError, Rail, RailError};
+
+/// What goes wrong, for each slice that this engine sends. Probabilities are in thousandths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// Decides which slices are hit.
+    pub seed: u64,
+    /// Slices that are never posted.
+    pub drop_permille: u16,
+    /// Slices that are posted twice.
+    pub duplicate_permille: u16,
+    /// Slices that are posted after the next one.
+    pub reorder_permille: u16,
+    /// Slices that wait for `delay`.
+    pub delay_permille: u16,
+    /// See `delay_permille`.
+    pub delay: Duration,
+    /// Streams break after this many slices.
+    pub kill_after: Option<u32>,
+    /// Streams stand still after this many slices, neither sending nor receiving, for `freeze`.
+    pub freeze_after: Option<u32>,
+    /// See `freeze_after`.
+    pub freeze: Duration,
+    /// Only so many openings of each stream are faulty; `None`: all.
+    pub openings: Option<u32>,
+}
+
+/// A slice that is held back.
+struct Held {
+    id: SliceId,
+    job: Arc<Job>,
+    direction: Direction,
+    pieces: Vec<Piece>,
+    bytes: u64,
+    until: Instant,
+}
+
+/// A rail with faults.
+pub(crate) struct Faulty {
+    inner: Box<dyn Rail>,
+    plan: FaultPlan,
+    state: u64,
+    posted: u32,
+    held: VecDeque<Held>,
+    frozen_until: Option<Instant>,
+}
+
+impl Faulty {
+    /// `salt` tells the streams of an engine apart.
+    pub(crate) fn new(inner: Box<dyn Rail>, plan: FaultPlan, salt: u64) -> Self {
+        let state = plan.seed.wrapping_add(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
+        Self { inner, plan, state, posted: 0, held: VecDeque::new(), frozen_until: None }
+    }
+
+    fn hits(&mut self, permille: u16) -> bool {
+        // xorshift64*: reproducible, and good enough to pick slices.
+        self.state ^= self.state >> 12;
+        self.state ^= self.state << 25;
+        self.state ^= self.state >> 27;
+        self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33 & 0x3ff < u64::from(permille) * 1024 / 1000
+    }
+
+    fn hold(&mut self, post: &Post<'_>, until: Instant) {
+        let (id, job, direction, bytes) = (post.id, Arc::clone(post.job), post.direction, post.bytes);
+        self.held.push_back(Held { id, job, direction, pieces: post.pieces.to_vec(), bytes, until });
+    }
+
+    fn release(&mut self, now: Instant) {
+        for _ in 0..self.held.len() {
+            let Some(held) = self.held.pop_front() else { return };
+            if held.until > now {
+                self.held.push_back(held);
+                continue;
+            }
+            let Held { id, job, direction, pieces, bytes, .. } = &held;
+            let post = Post { id: *id, job, direction: *direction, pieces, bytes: *bytes };
+            // A full queue drops it, which is one of the faults.
+            let _ = self.inner.submit(&post, now);
+        }
+    }
+}
+
+impl Rail for Faulty {
+    fn readiness(&self) -> RawFd {
+        self.inner.readiness()
+    }
+
+    fn submit(&mut self, post: &Post<'_>, now: Instant) -> Result<(), PostError> {
+        self.posted += 1;
+        if self.plan.freeze_after == Some(self.posted) {
+            self.frozen_until = Some(now + self.plan.freeze);
+        }
+        if self.hits(self.plan.drop_permille) {
+            return Ok(());
+        }
+        if self.hits(self.plan.delay_permille) {
+            self.hold(post, now + self.plan.delay);
+            return Ok(());
+        }
+        if self.hits(self.plan.reorder_permille) {
+            self.hold(post, now + Duration::from_micros(200));
+            return Ok(());
+        }
+        // A read that comes twice would be our own breach of the protocol, not a fabric's fault.
+        if self.hits(self.plan.duplicate_permille) && post.direction == Direction::Write {
+            self.inner.submit(post, now)?;
+        }
+        self.inner.submit(post, now)
+    }
+
+    fn progress(&mut self, now: Instant) -> Result<bool, RailError> {
+        if self.plan.kill_after.is_some_and(|n| self.posted >= n) {
+            return Err(RailError::Killed);
+        }
+        if let Some(until) = self.frozen_until {
+            if now < until {
+                return Ok(false);
+            }
+            self.frozen_until = None;
+        }
+        self.release(now);
+        self.inner.progress(now)
+    }
+
+    fn ready(&mut self, readable: bool, writable: bool) {
+        self.inner.ready(readable, writable);
+    }
+
+    fn completion(&mut self) -> Option<Completion> {
+        self.inner.completion()
+    }
+
+    fn room(&self) -> usize {
+        self.inner.room()
+    }
+
+    fn fence(&mut self) {
+        self.inner.fence();
+    }
+
+    fn close(self: Box<Self>) -> Option<OwnedFd> {
+        self.inner.close()
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        self.held.iter().map(|held| held.until).chain(self.frozen_until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes what it is given.
+    #[derive(Default)]
+    struct Sink(Arc<parking_lot::Mutex<Vec<u64>>>);
+
+    impl Rail for Sink {
+        fn readiness(&self) -> RawFd {
+            -1
+        }
+        fn submit(&mut self, post: &Post<'_>, _: Instant) -> Result<(), PostError> {
+            self.0.lock().push(post.id.to_bits());
+            Ok(())
+        }
+        fn progress(&mut self, _: Instant) -> Result<bool, RailError> {
+            Ok(false)
+        }
+        fn ready(&mut self, _: bool, _: bool) {}
+        fn completion(&mut self) -> Option<Completion> {
+            None
+        }
+        fn room(&self) -> usize {
+            1
+        }
+        fn fence(&mut self) {}
+        fn close(self: Box<Self>) -> Option<OwnedFd> {
+            None
+        }
+    }
+
+    fn run(plan: FaultPlan, slices: u64) -> Vec<u64> {
+        let seen = Arc::default();
+        let mut rail = Faulty::new(Box::new(Sink(Arc::clone(&seen))), plan, 3);
+        let region = crate::memory::Region::allocate(1, crate::memory::MemoryKind::Host).unwrap();
+        let job = Arc::new(Job { region, generation: 0, lease: 0, key: 0, checksum: false });
+        let start = Instant::now();
+        for n in 0..slices {
+            let (id, direction) = (SliceId::from_bits(n), Direction::Write);
+            rail.submit(&Post { id, job: &job, direction, pieces: &[], bytes: 1 }, start).unwrap();
+        }
+        while let Some(at) = rail.wake_at() {
+            rail.progress(at).unwrap();
+        }
+        let seen = seen.lock();
+        seen.clone()
+    }
+
+    #[test]
+    fn no_plan_no_fault() {
+        assert_eq!(run(FaultPlan::default(), 100), (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_same_seed_hits_the_same_slices_and_about_as_many_as_asked() {
+        let plan = FaultPlan { seed: 9, drop_permille: 100, duplicate_permille: 100, ..FaultPlan::default() };
+        let first = run(plan.clone(), 2000);
+        assert_eq!(first, run(plan.clone(), 2000));
+        assert_ne!(first, run(FaultPlan { seed: 10, ..plan }, 2000));
+        let distinct: std::collections::HashSet<_> = first.iter().collect();
+        assert!((1700..1900).contains(&distinct.len()), "{} of 2000 came through", distinct.len());
+        assert!((100..260).contains(&(first.len() - distinct.len())), "duplicates");
+    }
+
+    #[test]
+    fn delayed_slices_come_late_and_all() {
+        let delay = Duration::from_millis(5);
+        let got = run(FaultPlan { seed: 1, delay_permille: 300, delay, ..FaultPlan::default() }, 200);
+        assert_ne!(got, (0..200).collect::<Vec<_>>());
+        let mut sorted = got.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..200).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,258 @@
+//! Peers in other processes: killed, stopped, restarted. Over each transport.
+//!
+//! The child is this test binary again, running [`child`] alone, steered by lines on its stdin.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::*;
+use kvrail_transfer::*;
+
+const LEN: usize = 12 << 20;
+
+macro_rules! over_each_transport {
+    ($($name:ident),* $(,)?) => {
+        mod tcp {
+            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Tcp).await; })*
+        }
+        mod shm {
+            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Shm).await; })*
+        }
+    };
+}
+
+over_each_transport!(
+    a_killed_peer_is_a_typed_error_and_others_notice_nothing,
+    a_stopped_peer_is_a_typed_error_within_the_deadline,
+    a_restarted_peer_at_the_same_address_is_another_peer,
+    a_sender_stopped_in_mid_transfer_does_no_harm_when_it_wakes,
+);
+
+/// A line for the parent; the harness prints its own between them.
+fn say(line: &str) {
+    println!("\nchild: {line}");
+    std::io::stdout().flush().unwrap();
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|n| u8::from_str_radix(&text[2 * n..2 * n + 2], 16).unwrap()).collect()
+}
+
+/// The other process: an engine with memory of `LEN` bytes, steered by lines.
+#[tokio::test]
+async fn child() {
+    let Ok(kind) = std::env::var("KVRAIL_TEST_CHILD") else { return };
+    let kind = if kind == "shm" { TransportKind::Shm } else { TransportKind::Tcp };
+    let listen: SocketAddr = std::env::var("KVRAIL_TEST_LISTEN").unwrap().parse().unwrap();
+    let engine = Engine::start(EngineConfig { listen, ..config(kind) }).unwrap();
+    let memory = region(&engine, LEN, &vec![0xcc; LEN]);
+    let mut leases = Vec::new();
+    let mut transfers = Vec::new();
+    say(&format!("ready {} {}", engine.local_addr(), engine.generation()));
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            "lend" => {
+                let lease = lend_all(&engine, &memory, Access::Write);
+                say(&format!("lent {}", hex(&lease.ticket().to_bytes())));
+                leases.push(lease);
+            }
+            "write" => {
+                let peer = within(engine.connect(words[1].parse().unwrap(), None)).await.unwrap();
+                let ticket = LeaseTicket::from_bytes(&unhex(words[2])).unwrap();
+                transfers.push(engine.submit(&peer, request(&memory, &ticket, Direction::Write, blocks())).unwrap());
+                say("writing");
+            }
+            _ => return,
+        }
+    }
+}
+
+fn blocks() -> Vec<Op> {
+    let n = LEN as u64 >> 12;
+    (0..n).map(|i| Op::contiguous(i << 12, (i * 1021 % n) << 12, 1 << 12)).collect()
+}
+
+struct Other {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    address: SocketAddr,
+    generation: u64,
+}
+
+impl Other {
+    fn start(kind: TransportKind, listen: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .env("KVRAIL_TEST_CHILD", if kind == TransportKind::Shm { "shm" } else { "tcp" })
+            .env("KVRAIL_TEST_LISTEN", listen)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
+        let address = "0.0.0.0:0".parse().unwrap();
+        let mut other = Self { process, input, output, address, generation: 0 };
+        let ready = other.hear();
+        let (address, generation) = ready.strip_prefix("ready ").unwrap().split_once(' ').unwrap();
+        (other.address, other.generation) = (address.parse().unwrap(), generation.parse().unwrap());
+        other
+    }
+
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the child has ended");
+            if let Some(said) = line.strip_prefix("child: ") {
+                return said.trim_end().to_string();
+            }
+        }
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").unwrap();
+        self.hear()
+    }
+
+    fn lend(&mut self) -> LeaseTicket {
+        let said = self.ask("lend");
+        LeaseTicket::from_bytes(&unhex(said.strip_prefix("lent ").unwrap())).unwrap()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+async fn a_killed_peer_is_a_typed_error_and_others_notice_nothing(kind: TransportKind) {
+    let a = engine(kind);
+    let (mut victim, mut bystander) = (Other::start(kind, "127.0.0.1:0"), Other::start(kind, "127.0.0.1:0"));
+    let to_victim = within(a.connect(victim.address, Some(victim.generation))).await.unwrap();
+    let to_bystander = within(a.connect(bystander.address, None)).await.unwrap();
+    let source = region(&a, LEN, &[1; 1]);
+    let (ticket, other_ticket) = (victim.lend(), bystander.lend());
+    for round in 0.. {
+        let doomed = a.submit(&to_victim, request(&source, &ticket, Direction::Write, blocks())).unwrap();
+        let safe = a.submit(&to_bystander, request(&source, &other_ticket, Direction::Write, blocks())).unwrap();
+        if round == 1 {
+            victim.process.kill().unwrap();
+        }
+        let quiesced = doomed.quiesce();
+        let report = within(doomed).await;
+        assert_eq!(within(safe).await.status, Ok(()), "the bystander's transfer");
+        within(quiesced).await;
+        if let Err(error) = report.status {
+            assert!(error.is_peer_lost(), "{error}");
+            break;
+        }
+        // Done before the signal came: the next one meets a dead peer.
+        if !to_victim.is_alive() {
+            break;
+        }
+    }
+    within(to_victim.lost()).await;
+    assert!(to_bystander.is_alive());
+    let error = within(a.connect(victim.address, None)).await.err().unwrap();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    assert_nothing_is_left(&[&a]).await;
+}
+
+async fn a_stopped_peer_is_a_typed_error_within_the_deadline(kind: TransportKind) {
+    let a = engine(kind);
+    let mut victim = Other::start(kind, "127.0.0.1:0");
+    let peer = within(a.connect(victim.address, None)).await.unwrap();
+    let (source, ticket) = (region(&a, LEN, &[1; 1]), victim.lend());
+    victim.signal(rustix::process::Signal::STOP);
+    let deadline = Instant::now() + Duration::from_millis(300);
+    let ask = TransferRequest { deadline, ..request(&source, &ticket, Direction::Write, blocks()) };
+    let transfer = a.submit(&peer, ask).unwrap();
+    let quiesced = transfer.quiesce();
+    let error = within(transfer).await.status.unwrap_err();
+    assert!(error.is_deadline() || error.is_peer_lost(), "{error}");
+    assert!(Instant::now() < deadline + Duration::from_secs(2));
+    // Silence ends the session too, with the deadline far away.
+    if peer.is_alive() {
+        let transfer = a.submit(&peer, request(&source, &ticket, Direction::Write, blocks()));
+        if let Ok(transfer) = transfer {
+            let error = within(transfer).await.status.unwrap_err();
+            assert!(error.is_peer_lost(), "{error}");
+        }
+    }
+    within(peer.lost()).await;
+    // Over tcp the bytes have left our memory; over shm the sleeper may still be copying out of it when it wakes.
+    victim.signal(rustix::process::Signal::CONT);
+    within(quiesced).await;
+    assert_nothing_is_left(&[&a]).await;
+    let again = within(a.connect(victim.address, Some(victim.generation))).await.unwrap();
+    let transfer = a.submit(&again, request(&source, &ticket, Direction::Write, blocks())).unwrap();
+    assert_eq!(within(transfer).await.status, Ok(()), "the lease outlived the session");
+}
+
+async fn a_restarted_peer_at_the_same_address_is_another_peer(kind: TransportKind) {
+    let a = engine(kind);
+    let mut first = Other::start(kind, "127.0.0.1:0");
+    let peer = within(a.connect(first.address, None)).await.unwrap();
+    let (source, old_ticket) = (region(&a, LEN, &[1; 1]), first.lend());
+    let (address, old_generation) = (first.address.to_string(), first.generation);
+    drop(first);
+    let mut second = Other::start(kind, &address);
+    assert_ne!(second.generation, old_generation);
+    let stale = within(a.connect(second.address, Some(old_generation))).await;
+    match stale {
+        Ok(_) => panic!("the old generation is gone"),
+        Err(error) => {
+            assert_eq!(error, ConnectError::WrongGeneration { expected: old_generation, found: second.generation });
+        }
+    }
+    let again = within(a.connect(second.address, Some(second.generation))).await.unwrap();
+    within(peer.lost()).await;
+    let refused = a.submit(&again, request(&source, &old_ticket, Direction::Write, blocks())).err();
+    assert_eq!(refused, Some(SubmitError::WrongPeer { ticket: old_generation, peer: second.generation }));
+    let ticket = second.lend();
+    let transfer = a.submit(&again, request(&source, &ticket, Direction::Write, blocks())).unwrap();
+    assert_eq!(within(transfer).await.status, Ok(()));
+}
+
+/// The sender stops between its announcement and whatever it would do next; the owner revokes and reuses the memory
+/// meanwhile, and nothing of it changes when the sender goes on.
+async fn a_sender_stopped_in_mid_transfer_does_no_harm_when_it_wakes(kind: TransportKind) {
+    for pause in [0, 3, 10] {
+        let owner = engine(kind);
+        let target = region(&owner, LEN, &[]);
+        let lease = lend_all(&owner, &target, Access::Write);
+        let mut sender = Other::start(kind, "127.0.0.1:0");
+        sender.ask(&format!("write {} {}", owner.local_addr(), hex(&lease.ticket().to_bytes())));
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        sender.signal(rustix::process::Signal::STOP);
+        let started = Instant::now();
+        within(lease.revoke()).await;
+        assert!(started.elapsed() < Duration::from_secs(2), "the fence waited for a sleeper");
+        let fresh = vec![0x11; LEN];
+        target.write(0, &fresh);
+        sender.signal(rustix::process::Signal::CONT);
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            assert!(bytes(&target) == fresh, "a late write after a pause of {pause} ms");
+        }
+        assert_nothing_is_left(&[&owner]).await;
+    }
+}
