@@ -141,6 +141,22 @@ struct Keyed {
     active_children: u32,
 }
 
+/// Children of each block as linked lists, built for one snapshot.
+struct Family {
+    first_child: Vec<Option<BlockId>>,
+    sibling: Vec<Option<BlockId>>,
+}
+
+impl Family {
+    fn adopt(&mut self, parent: BlockId, child: BlockId) {
+        self.sibling[child.0 as usize] = self.first_child[parent.0 as usize].replace(child);
+    }
+
+    fn children(&self, parent: BlockId) -> impl Iterator<Item = BlockId> {
+        std::iter::successors(self.first_child[parent.0 as usize], |child| self.sibling[child.0 as usize])
+    }
+}
+
 impl Keyed {
     fn active(&self) -> bool {
         self.pins > 0 || self.active_children > 0
@@ -397,28 +413,31 @@ impl BlockCache {
         }
     }
 
-    /// All findable blocks as `Stored` events, parents before children, unbranched runs in one event. O(pool).
+    /// All findable blocks as `Stored` events, parents before children, unbranched runs in one event. O(pool), without a
+    /// hash: it runs under the lock of whoever owns the cache.
     #[must_use]
     pub fn snapshot(&self) -> Vec<KvEvent> {
-        let mut children: HashMap<Option<BlockId>, Vec<BlockId>> = HashMap::new();
-        for (id, state) in self.slots.iter().enumerate() {
-            if let State::Keyed(keyed) = state {
-                children.entry(keyed.parent).or_default().push(BlockId(id as u32));
+        let mut family = Family { first_child: vec![None; self.slots.len()], sibling: vec![None; self.slots.len()] };
+        let mut heads = Vec::new();
+        for (id, state) in (0..).map(BlockId).zip(&self.slots) {
+            let State::Keyed(keyed) = state else { continue };
+            match keyed.parent {
+                Some(parent) => family.adopt(parent, id),
+                None => heads.push(id),
             }
         }
         let mut events = Vec::new();
-        let mut heads = children.remove(&None).unwrap_or_default();
         while let Some(head) = heads.pop() {
             let first = self.keyed(head);
             let mut blocks = vec![first.key.hash];
             let mut last = head;
-            while let Some(mut next) = children.remove(&Some(last)) {
-                if next.len() > 1 {
-                    heads.append(&mut next);
+            while let Some(child) = family.first_child[last.0 as usize] {
+                if family.sibling[child.0 as usize].is_some() {
+                    heads.extend(family.children(last));
                     break;
                 }
-                last = next[0];
-                blocks.push(self.keyed(last).key.hash);
+                last = child;
+                blocks.push(self.keyed(child).key.hash);
             }
             let parent = first.parent.map(|p| self.keyed(p).key.hash);
             events.push(KvEvent::Stored { parent, blocks, tier: Tier::Device });
