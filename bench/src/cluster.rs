@@ -85,7 +85,8 @@ impl Plan {
     #[must_use]
     pub fn new(binary: &Path, model: &str, prefill: usize, decode: usize, transport: &str) -> Self {
         Self {
-            binary: binary.into(),
+            // Processes start in a directory of their own.
+            binary: std::path::absolute(binary).unwrap_or_else(|_| binary.into()),
             model: model.into(),
             prefill,
             decode,

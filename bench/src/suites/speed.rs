@@ -24,6 +24,8 @@ const TTFT_CEILING: f64 = 1.1;
 const WIRE_CEILING: f64 = 0.15;
 /// Prefill tokens a CPU-second against llama.cpp's, at least.
 const PREFILL_FLOOR: f64 = 1.0;
+/// A mock with 64 KiB of KV a token, so that there is something to move.
+const MOCK: &str = "mock:prefill_us=100,step_us=2000,layers=16,kv_heads=8,head_dim=128";
 /// Calm rounds behind every ratio.
 const ROUNDS: usize = 9;
 
@@ -103,7 +105,7 @@ fn transfer(setting: &Setting, far: &FarCommand, findings: &mut Findings) -> Res
 fn serving(setting: &Setting, far: &FarCommand, findings: &mut Findings) -> Result<(), String> {
     let full = setting.tier == Tier::Full;
     let model = match (full, &setting.model) {
-        (false, _) => "mock:prefill_us=100,step_us=2000".to_owned(),
+        (false, _) => MOCK.to_owned(),
         (true, Some(model)) => model.display().to_string(),
         (true, None) => return Err("the real model is not on this machine: `kvrail model pull` fetches it".into()),
     };
