@@ -29,6 +29,8 @@ mod report;
 
 pub use report::{Expect, Report, Streams, WireHidden};
 
+/// Transfers of a turn that moves everything at once.
+const AT_ONCE_TRANSFERS: u64 = 9;
 /// Number of the contender with separate pools.
 const SEPARATE: usize = 0;
 /// Number of the contender in one process.
@@ -278,6 +280,18 @@ async fn turn(side: &Side, contender: usize, asks: &[Ask]) -> Result<Served, Ser
     Ok(served)
 }
 
+/// Some milliseconds say little about who waited: a turn is several transfers, and their median counts.
+fn all_at_once(at_once: &mut AtOnce, round: u64) -> Result<Moved, ServeError> {
+    let first = 1 + round * AT_ONCE_TRANSFERS;
+    let measures: Result<Vec<_>, _> =
+        (first..first + AT_ONCE_TRANSFERS).map(|number| at_once.measure(number)).collect();
+    let measures = measures?;
+    let mut seconds: Vec<f64> = measures.iter().map(|m| m.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    let delay: f64 = measures.iter().map(|m| m.delay_seconds).sum();
+    Ok(Moved { seconds: seconds[seconds.len() / 2], waiting: delay / seconds.iter().sum::<f64>() })
+}
+
 /// Times the end of hand-offs, one prompt at a time, beside moving as many bytes at once.
 fn hidden(options: &Options, runtime: &Runtime, side: &Side, far: &FarCommand) -> Result<WireHidden, ServeError> {
     // The first prompt tells how many bytes such a prompt has.
@@ -291,8 +305,7 @@ fn hidden(options: &Options, runtime: &Runtime, side: &Side, far: &FarCommand) -
     let rounds: Rounds<Moved> = interleave(2, options.rounds, |contender, round| {
         progress(&format!("hand-off, round {}", round + 1));
         if contender == 1 {
-            let measure = at_once.measure(round as u64 + 1)?;
-            return Ok(Moved { seconds: measure.seconds, waiting: measure.waiting() });
+            return all_at_once(&mut at_once, round as u64);
         }
         let asks = questions(options, 1, (1 << 20) + 1 + round, options.wire_words);
         let before = runtime.block_on(side.handed())?;
