@@ -194,36 +194,19 @@ impl Core {
     /// Ends a request wherever it is. Its client hears it now; its blocks are given back when nothing touches them any
     /// more. Does nothing to a request that is over.
     pub fn fail(self: &Arc<Self>, ticket: Ticket, failure: Failure) {
-        let mut requests = self.requests.lock();
-        let Some(slot) = requests.slots.get_mut(&ticket) else { return };
-        slot.out.failed(failure.clone());
-        slot.cancel.cancel();
-        match std::mem::replace(&mut slot.place, Place::InStep) {
-            Place::Here(sequence) => {
-                requests.dequeue(ticket, sequence.pending());
-                requests.scheduler.pause(ticket);
-                self.over(&mut requests, sequence, Outcome::Failed(failure.code));
-                self.admit(&mut requests);
-            }
-            elsewhere => {
-                slot.place = elsewhere;
-                slot.ended.get_or_insert(failure);
-            }
-        }
+        self.end(&mut self.requests.lock(), ticket, failure);
     }
 
     /// Ends a request that still waits for its first admission.
     fn fail_if_waiting(self: &Arc<Self>, ticket: Ticket) {
-        let waiting = {
-            let requests = self.requests.lock();
-            let is_new = |sequence: &Sequence| sequence.attempts == 0 && sequence.account.preempted == 0;
-            let slot = requests.slots.get(&ticket);
-            slot.is_some_and(|s| s.state == State::Queued && matches!(&s.place, Place::Here(q) if is_new(q)))
-        };
-        if waiting {
+        let mut requests = self.requests.lock();
+        let is_new = |sequence: &Sequence| sequence.attempts == 0 && sequence.account.preempted == 0;
+        let slot = requests.slots.get(&ticket);
+        if slot.is_some_and(|s| s.state == State::Queued && matches!(&s.place, Place::Here(q) if is_new(q))) {
             let waited = self.config.queue_wait_max.as_secs_f64();
             let message = format!("no KV headroom within {waited} s");
-            self.fail(ticket, Failure::new(FailureCode::NoCapacity, message).retry_after(RETRY_AFTER.1));
+            let failure = Failure::new(FailureCode::NoCapacity, message).retry_after(RETRY_AFTER.1);
+            self.end(&mut requests, ticket, failure);
         }
     }
 
@@ -349,6 +332,24 @@ impl Core {
     }
 
     // ---- under the lock ----
+
+    fn end(self: &Arc<Self>, requests: &mut Requests, ticket: Ticket, failure: Failure) {
+        let Some(slot) = requests.slots.get_mut(&ticket) else { return };
+        slot.out.failed(failure.clone());
+        slot.cancel.cancel();
+        match std::mem::replace(&mut slot.place, Place::InStep) {
+            Place::Here(sequence) => {
+                requests.dequeue(ticket, sequence.pending());
+                requests.scheduler.pause(ticket);
+                self.over(requests, sequence, Outcome::Failed(failure.code));
+                self.admit(requests);
+            }
+            elsewhere => {
+                slot.place = elsewhere;
+                slot.ended.get_or_insert(failure);
+            }
+        }
+    }
 
     fn blocks_freed(self: &Arc<Self>) {
         self.admit(&mut self.requests.lock());

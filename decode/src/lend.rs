@@ -181,3 +181,86 @@ impl Holding {
         count
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Poll;
+
+    use kvrail_engine::mock::MockOptions;
+    use kvrail_node::{ModelSource, NodeConfig, PoolSize, Role};
+    use kvrail_transfer::LeaseTicket;
+
+    use super::*;
+
+    async fn node() -> Node {
+        let model = ModelSource::Mock(MockOptions::default());
+        let config = NodeConfig::local("d0", Role::Decode, model, PoolSize::Blocks(8));
+        Node::start(config).await.expect("starts").node
+    }
+
+    fn fencer() -> (Fencer, Arc<AtomicU32>) {
+        let freed = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&freed);
+        let count = move || drop(count.fetch_add(1, Ordering::Relaxed));
+        (Fencer::new(Handle::current(), Arc::new(count)), freed)
+    }
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn blocks_are_lent_chunk_by_chunk_and_come_back_behind_one_fence() {
+        let (node, (fencer, freed)) = (node().await, fencer());
+        let mut holding = Holding::admit(node.cache(), &[], 5).expect("room");
+        let first = holding.lend(&node, &fencer, 2, TTL).expect("lent");
+        let second = holding.lend(&node, &fencer, 3, TTL).expect("lent");
+        assert_eq!([first.blocks, second.blocks].concat(), holding.table().iter().map(|b| b.0).collect::<Vec<_>>());
+        assert!(LeaseTicket::from_bytes(&first.ticket).is_ok());
+        assert!(holding.lend(&node, &fencer, 4, TTL).is_err(), "the pool has 8");
+        assert_eq!(node.engine().stats().leases, 2);
+        assert_eq!(holding.end_lease(TTL).await, Ok(0));
+        assert_eq!(node.engine().stats().leases, 0);
+        assert_eq!(holding.table().len(), 5, "fenced, and still held");
+        assert_eq!(holding.end_lease(TTL).await, Ok(0), "nothing is lent");
+        drop(holding);
+        assert_eq!(node.cache().counters().free, 8);
+        assert_eq!(freed.load(Ordering::Relaxed), 0, "nothing went through quarantine");
+    }
+
+    #[tokio::test]
+    async fn a_loan_that_is_dropped_goes_through_quarantine() {
+        let (node, (fencer, freed)) = (node().await, fencer());
+        let mut holding = Holding::admit(node.cache(), &[], 5).expect("room");
+        holding.grow(1).expect("promised");
+        holding.lend(&node, &fencer, 3, TTL).expect("lent");
+        drop(holding);
+        // The fence is reached by a task, and none has run since.
+        let counters = node.cache().counters();
+        assert_eq!((counters.quarantined, counters.free, counters.reserved), (3, 5, 0));
+        while freed.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(node.cache().counters().free, 8);
+        assert_eq!(node.engine().stats().leases, 0);
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_the_fence_that_is_dropped_leaves_the_blocks_in_quarantine() {
+        let (node, (fencer, freed)) = (node().await, fencer());
+        let mut holding = Holding::admit(node.cache(), &[], 3).expect("room");
+        holding.lend(&node, &fencer, 3, TTL).expect("lent");
+        {
+            let mut waiting = std::pin::pin!(holding.end_lease(TTL));
+            // Polled once, so that the fence has begun, and dropped.
+            let pending = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;
+            assert!(pending);
+        }
+        drop(holding);
+        assert_eq!(node.cache().counters().quarantined, 3);
+        while freed.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(node.cache().counters().free, 8);
+    }
+}

@@ -67,7 +67,8 @@ async fn an_answer_is_the_same_in_any_batch_under_any_pressure() {
 
 #[tokio::test]
 async fn preempted_requests_are_recomputed_and_none_starves() {
-    let mut config = config(20);
+    // Slow enough that all ten are here before the first has grown.
+    let mut config = slow(20, Duration::from_millis(2));
     config.growth_reserved = 0.0;
     let d = Decode::start(config).await;
     // Each grows from 2 to 10 blocks; ten of them fit only at first.
