@@ -5,7 +5,7 @@
 //! of two runs that follow each other at once says much more, and the median of many such ratios does not care about the
 //! few that went wrong. The interval around it comes from order statistics alone: no distribution is assumed.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Run-queue waiting above a contender's lower quartile from which on a round is called disturbed, in threads: so many more
 /// threads than on a calm turn stood in the queue, on the average of the turn.
@@ -15,7 +15,7 @@ pub const WAITING_EXCESS_MAX: f64 = 0.25;
 const ATTEMPTS_A_ROUND: usize = 3;
 
 /// A median and the interval that covers the true one.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Median of the samples.
     pub median: f64,
@@ -71,7 +71,7 @@ pub trait Turn {
 }
 
 /// A turn that does work in some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     /// Work done: bytes, tokens, whatever the bench counts.
     pub work: f64,

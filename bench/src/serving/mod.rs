@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use crate::answer::{Answer, Ask, ask};
@@ -100,7 +100,7 @@ pub struct Options {
 }
 
 /// One turn: all streams ask at once, and all have their whole answer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Served {
     /// Mean time to first token of the streams, seconds.
     pub ttft: f64,
@@ -119,7 +119,7 @@ impl Turn for Served {
 }
 
 /// Time of the last bytes of a hand-off, or of all of them at once.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Moved {
     /// Seconds.
     pub seconds: f64,

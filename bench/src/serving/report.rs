@@ -2,13 +2,13 @@
 
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{COLOCATED, Interval, Machine, Options, Rounds, SEPARATE, Served, Wire};
 use crate::show::table;
 
 /// All that was measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Where.
     pub machine: Machine,
@@ -25,7 +25,7 @@ pub struct Report {
 }
 
 /// Separate pools beside one process at a number of streams; pairs are separate, colocated.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Streams {
     /// Streams at a time.
     pub streams: usize,
@@ -72,7 +72,7 @@ impl Streams {
 }
 
 /// The end of a hand-off beside all of it at once.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct WireHidden {
     /// KV bytes of the prompt.
     pub bytes: u64,

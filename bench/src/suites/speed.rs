@@ -5,12 +5,15 @@
 //! same on less and judges no clock: it shows that the benches work and that every byte arrives.
 
 use std::path::Path;
+use std::process::Command;
 
-use super::python::environment;
+use serde::de::DeserializeOwned;
+
+use super::python::{environment, output};
 use super::{Findings, Setting, Tier};
 use crate::executor;
 use crate::serving;
-use crate::transfer::{self, FarCommand, Wire};
+use crate::transfer::{self, Wire};
 
 /// Throughput over TCP against two plain connections, at least.
 const TCP_FLOOR: f64 = 0.9;
@@ -34,11 +37,10 @@ pub async fn run(setting: &Setting) -> Findings {
     let setting = setting.clone();
     tokio::task::spawn_blocking(move || {
         let mut findings = Findings::default();
-        let far = FarCommand { program: setting.binary.clone(), args: vec!["bench".into(), "far-side".into()] };
-        if let Err(e) = transfer(&setting, &far, &mut findings) {
+        if let Err(e) = transfer(&setting, &mut findings) {
             findings.failure(e);
         }
-        if let Err(e) = serving(&setting, &far, &mut findings) {
+        if let Err(e) = serving(&setting, &mut findings) {
             findings.failure(e);
         }
         // The executor's own speed is nothing without the real model.
@@ -53,25 +55,23 @@ pub async fn run(setting: &Setting) -> Findings {
     .unwrap_or_default()
 }
 
-/// An error with all its causes.
-fn whole(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+/// Runs `kvrail bench …` and reads its report: what is measured is the binary, not the build of this suite.
+fn bench<T: DeserializeOwned>(setting: &Setting, line: &str, model: Option<&str>) -> Result<T, String> {
+    let mut command = Command::new(&setting.binary);
+    command.arg("bench").args(line.split(' ')).args(["--json", "--seed", &setting.seed.to_string()]);
+    command.args(model.map(|model| format!("--model={model}")));
+    let (ok, text) = output(&command)?;
+    if !ok {
+        return Err(format!("kvrail bench {line}: {text}"));
+    }
+    serde_json::from_str(&text).map_err(|e| format!("kvrail bench {line}: {e}: {text}"))
 }
 
-fn transfer(setting: &Setting, far: &FarCommand, findings: &mut Findings) -> Result<(), String> {
+fn transfer(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     let full = setting.tier == Tier::Full;
-    let options = transfer::Options {
-        blocks: if full { 25_120 } else { 2_048 },
-        block_bytes: 32_768,
-        transports: vec![Wire::Tcp, Wire::Shm],
-        rounds: if full { ROUNDS } else { 2 },
-        batch: 100_000,
-        verify: true,
-        json: false,
-        expect: Vec::new(),
-        seed: setting.seed,
-    };
-    let report = transfer::run(&options, far).map_err(|e| whole(&e))?;
+    let (blocks, rounds) = if full { (25_120, ROUNDS) } else { (2_048, 2) };
+    let line = format!("transfer --blocks {blocks} --block-bytes 32768 --rounds {rounds} --batch 100000 --verify");
+    let report: transfer::Report = bench(setting, &line, None)?;
     print!("{}", report.text());
     for pair in &report.pairs {
         let name = &pair.names[0];
@@ -102,32 +102,26 @@ fn transfer(setting: &Setting, far: &FarCommand, findings: &mut Findings) -> Res
     Ok(())
 }
 
-fn serving(setting: &Setting, far: &FarCommand, findings: &mut Findings) -> Result<(), String> {
+fn serving(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     let full = setting.tier == Tier::Full;
     let model = match (full, &setting.model) {
         (false, _) => MOCK.to_owned(),
         (true, Some(model)) => model.display().to_string(),
         (true, None) => return Err("the real model is not on this machine: `kvrail model pull` fetches it".into()),
     };
+    let size = if full {
+        format!("--words 200 --wire-words 600 --tokens 32 --rounds {ROUNDS}")
+    } else {
+        "--words 40 --wire-words 120 --tokens 8 --rounds 2".to_owned()
+    };
     for wire in [Wire::Tcp, Wire::Shm] {
         let streams = match (full, wire) {
-            (true, Wire::Tcp) => vec![1, 4, 16],
-            (true, Wire::Shm) => vec![1],
-            (false, _) => vec![1, 4],
+            (true, Wire::Tcp) => "1,4,16",
+            (true, Wire::Shm) => "1",
+            (false, _) => "1,4",
         };
-        let options = serving::Options {
-            model: model.clone(),
-            streams,
-            words: if full { 200 } else { 40 },
-            wire_words: if full { 600 } else { 120 },
-            tokens: if full { 32 } else { 8 },
-            rounds: if full { ROUNDS } else { 2 },
-            transport: wire,
-            json: false,
-            expect: Vec::new(),
-            seed: setting.seed,
-        };
-        let report = serving::run(&options, &setting.binary, far).map_err(|e| whole(&e))?;
+        let line = format!("serve --streams {streams} --transport {wire} {size}");
+        let report: serving::Report = bench(setting, &line, Some(&model))?;
         print!("{}", report.text());
         for at in &report.streams {
             findings.figure(

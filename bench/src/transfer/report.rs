@@ -3,7 +3,7 @@
 use std::fs;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::control::Wire;
 use super::shape::Shape;
@@ -11,7 +11,7 @@ use crate::show::table;
 use crate::stats::{Interval, Measure, Rounds, Turn};
 
 /// All that was measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Where.
     pub machine: Machine,
@@ -28,7 +28,7 @@ pub struct Report {
 }
 
 /// What the figures hang on.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Cores.
     pub cores: usize,
@@ -43,7 +43,7 @@ pub struct Machine {
 }
 
 /// The engine over one transport beside the baseline of that transport.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Pair {
     /// Which transport.
     pub transport: Wire,
@@ -70,7 +70,7 @@ pub struct Pair {
 }
 
 /// Many small descriptors in one submit.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Batch {
     /// Which transport.
     pub transport: Wire,
