@@ -11,6 +11,7 @@
 //! that touches a lent range gets undefined *contents*, never undefined behaviour of the engine.
 
 mod mapping;
+mod streaming;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::{AsFd, BorrowedFd};
 
 pub(crate) use mapping::{Mapping, copy};
+pub(crate) use streaming::copy_streaming;
 
 /// Where a region's bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -128,7 +128,7 @@ impl Stream {
                     // SAFETY: `from` lies in the peer's sealed file that we map read-only, `to` in the leased region that
                     // the pin keeps mapped and lent; two mappings, so they cannot overlap as addresses.
                     unsafe {
-                        crate::memory::copy(from, to, entry.value as usize);
+                        crate::memory::copy_streaming(from, to, entry.value as usize);
                         if let Some(crc) = &mut crc {
                             crc.add(to, entry.value as usize);
                         }
@@ -235,7 +235,7 @@ impl Stream {
             // SAFETY: both ranges were proved by `at`; the job and the import keep them mapped, and they are distinct
             // mappings.
             unsafe {
-                crate::memory::copy(from, to, piece.len as usize);
+                crate::memory::copy_streaming(from, to, piece.len as usize);
                 if let Some(crc) = &mut crc {
                     crc.add(to, piece.len as usize);
                 }
