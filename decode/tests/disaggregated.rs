@@ -100,11 +100,10 @@ async fn ask_all(d: &Decode, requests: &[v1::GenerateRequest]) -> Vec<Answer> {
     answers
 }
 
-/// A prefill node that takes a millisecond a token.
-async fn slow_prefill(node_id: &str) -> Prefill {
+/// A prefill node that takes this long for a token.
+async fn slow_prefill(node_id: &str, prefill_per_token: Duration) -> Prefill {
     let mut model = model();
-    model.step =
-        StepModel::Constant { prefill_per_token: Duration::from_millis(1), decode_step: Duration::from_millis(1) };
+    model.step = StepModel::Constant { prefill_per_token, decode_step: Duration::from_millis(1) };
     Prefill::start_with(node_id, model, vec![SHM, TCP]).await
 }
 
@@ -137,7 +136,7 @@ async fn prefill_nodes_that_die_cost_time_and_nothing_else() {
     config.node.grpc.keepalive_timeout = Duration::from_millis(300);
     let d = Decode::start(config).await;
     for round in 0..5u32 {
-        let mut p = slow_prefill("p0").await;
+        let mut p = slow_prefill("p0", Duration::from_millis(1)).await;
         let q = Prefill::start("p1", vec![SHM, TCP]).await;
         let requests: Vec<_> = (0..6)
             .map(|i| {
@@ -177,7 +176,8 @@ async fn prefill_nodes_that_die_cost_time_and_nothing_else() {
 
 #[tokio::test]
 async fn a_cancelled_hand_off_leaves_nothing_on_either_side() {
-    let p = slow_prefill("p0").await;
+    // Long enough that a busy machine cannot miss the loan.
+    let p = slow_prefill("p0", Duration::from_millis(10)).await;
     let d = Decode::start(config(256)).await;
     for round in 0..5u64 {
         let stream = d.open(with(seeded(prompt(round as u32, 500), 10, 3), &[&p])).await;
@@ -187,7 +187,7 @@ async fn a_cancelled_hand_off_leaves_nothing_on_either_side() {
         d.wait_idle().await;
         p.wait_idle().await;
     }
-    let asked = seeded(prompt(0, 500), 10, 3);
+    let asked = seeded(prompt(0, 50), 10, 3);
     assert_right(&asked, &d.ask(with(asked.clone(), &[&p])).await);
     assert_eq!(d.status().await["requests"]["cancelled"], 5);
     d.stop().await;
