@@ -31,7 +31,7 @@ pub fn examine(root: &Root) -> Vec<Finding> {
     let model = field(&["model name", "Model"]).unwrap_or_else(|| "unknown model".into());
     let flags = field(&["flags", "Features"]).unwrap_or_default();
     let has = |feature: &&str| flags.split_whitespace().any(|flag| flag == *feature);
-    let best = KERNELS.iter().find(|(_, features)| features.iter().all(|feature| has(feature)));
+    let best = KERNELS.iter().find(|(_, features)| features.iter().all(&has));
     let isa = best.map_or(Isa::Scalar, |(isa, _)| *isa);
     let facts = json!({"model": model, "cores": cores, "kernels": isa.to_string()});
     let says = format!("{cores} cores ({model}); the built-in executor will use its {isa} kernels");

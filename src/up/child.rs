@@ -191,7 +191,9 @@ async fn listen(stdout: ChildStdout, ready: oneshot::Sender<Ready>, mut log: tok
         match std::str::from_utf8(&line).ok().and_then(Ready::parse) {
             Some(said) if ready.is_some() => {
                 // Nobody listens any more when the supervisor is ending.
-                let _ = ready.take().map(|sender| sender.send(said));
+                if let Some(sender) = ready.take() {
+                    drop(sender.send(said));
+                }
             }
             // A log that cannot be written must not stop the process that writes it.
             _ => drop(log.write_all(&line).await),
