@@ -31,6 +31,11 @@ pub async fn run(setting: &Setting) -> Findings {
     findings
 }
 
+/// No prompt is too short to be computed by the prefill node.
+fn always_move() -> Vec<String> {
+    ["--local-prefill-tokens", "0"].map(str::to_owned).to_vec()
+}
+
 async fn answers(plan: &Plan, asks: &[Ask]) -> Result<(Vec<Result<Answer, String>>, Vec<Value>), String> {
     let cluster = Cluster::start(plan).await.map_err(|e| e.to_string())?;
     let model = cluster.model().await.map_err(|e| e.to_string())?;
@@ -54,8 +59,8 @@ async fn mock(findings: &mut Findings, setting: &Setting, asks: &[Ask]) -> Resul
             let mut plan = Plan::new(&setting.binary, "mock", 1, 1, transport);
             // One flipped bit in every slice that is sent.
             plan.prefill_args = ["--transfer-fault", "flip=1"].map(str::to_owned).to_vec();
-            let switch = if checksum { "true" } else { "false" };
-            plan.node_args = vec!["--transfer-checksum".into(), switch.into()];
+            plan.node_args = vec![format!("--transfer-checksum={checksum}")];
+            plan.conductor_args = always_move();
             let (answers, statuses) = answers(&plan, asks).await?;
             let wrong = |(answer, expected): (&Result<Answer, String>, &Answer)| {
                 answer.as_ref().is_ok_and(|a| a.same_as(expected, 1e-4).is_err())
@@ -83,7 +88,8 @@ async fn mock(findings: &mut Findings, setting: &Setting, asks: &[Ask]) -> Resul
 /// `/status` must show payload = tokens that were moved × bytes a token.
 async fn accounts(findings: &mut Findings, setting: &Setting, asks: &[Ask]) -> Result<(), String> {
     for transport in ["tcp", "shm"] {
-        let plan = Plan::new(&setting.binary, "mock", 1, 1, transport);
+        let mut plan = Plan::new(&setting.binary, "mock", 1, 1, transport);
+        plan.conductor_args = always_move();
         let (answers, statuses) = answers(&plan, asks).await?;
         let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         let moved: u64 = answers.iter().filter_map(|a| a.usage["prompt_tokens"].as_u64()).sum();
