@@ -6,7 +6,7 @@ use kvrail_engine::mock::MockOptions;
 use kvrail_kv::DType;
 use kvrail_node::{GgufOptions, ModelSource, NodeConfig, PoolSize, Role, membership::MembershipConfig};
 use kvrail_text::catalogue;
-use kvrail_transfer::TransportKind;
+use kvrail_transfer::{FaultPlan, TransportKind};
 
 use crate::{
     config::{
@@ -42,6 +42,8 @@ settings! {
         transfer_streams: NonZeroU32 = "2";
         /// Check each slice that moves with a CRC32.
         transfer_checksum: bool = "false";
+        /// Damage on purpose, for tests: key=number,... of drop, delay, flip and others; never in production.
+        transfer_fault: Option<FaultPlan> = "";
         /// Blocks of KV in the pool; without a number, as many as fit pool-bytes.
         pool_blocks: Option<NonZeroU32> = "";
         /// Memory of the pool, where pool-blocks is not given.
@@ -78,6 +80,7 @@ impl NodeSettings {
         config.membership = Some(MembershipConfig::new(self.conductor.to_string()));
         config.transfer.listen = self.transfer;
         config.transfer.checksum = self.transfer_checksum;
+        config.transfer.faults.clone_from(&self.transfer_fault);
         config.transfer.streams_per_peer = u8::try_from(self.transfer_streams.get()).map_err(|_| {
             ConfigError::Conflict(format!("transfer-streams: {} is more than 255", self.transfer_streams))
         })?;

@@ -130,6 +130,7 @@ impl Node {
             spec.name.clone_from(name);
         }
         let blocks = pool_blocks(config.pool, &spec.format)?;
+        fits_memory(spec.format.block_bytes() * u64::from(blocks))?;
 
         let engine = Engine::start(config.transfer.clone())?;
         let bytes = spec.format.block_bytes() * u64::from(blocks);
@@ -330,6 +331,18 @@ fn pool_blocks(pool: PoolSize, format: &KvFormat) -> Result<u32, NodeError> {
     }
 }
 
+/// Memory is mapped when it is first touched: a pool that the machine cannot hold would be killed in the middle of a request.
+fn fits_memory(pool: u64) -> Result<(), NodeError> {
+    let info = rustix::system::sysinfo();
+    let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    if pool > memory {
+        return Err(NodeError::Config(format!(
+            "the pool would take {pool} bytes; this machine has {memory} of memory"
+        )));
+    }
+    Ok(())
+}
+
 fn local_addr(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr, GrpcError> {
     listener.local_addr().map_err(|source| GrpcError::Bind { address: asked, source })
 }
@@ -359,5 +372,6 @@ mod tests {
         assert_eq!(pool_blocks(PoolSize::Blocks(7), &format).expect("fits"), 7);
         assert!(pool_blocks(PoolSize::Bytes(block - 1), &format).is_err());
         assert!(pool_blocks(PoolSize::Bytes(u64::MAX), &format).is_err());
+        assert!(fits_memory(u64::MAX).is_err() && fits_memory(1 << 20).is_ok());
     }
 }

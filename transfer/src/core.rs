@@ -21,6 +21,7 @@ use crate::session::{LeaseError, LeaseRequest};
 use crate::sync;
 use crate::telemetry::{Counters, EngineStats, count};
 use crate::transfer::{Cancel, RailBytes, Report, Shared, TransferError};
+use crate::transport::fault::Flipper;
 use crate::transport::stream::Owner;
 use crate::transport::{Job, TransportKind};
 use crate::worker;
@@ -122,7 +123,12 @@ impl Core {
         Arc::new(Self {
             generation,
             local_addr,
-            owner: Arc::new(Owner { generation, leases, counters: Arc::clone(&counters) }),
+            owner: Arc::new(Owner {
+                generation,
+                leases,
+                counters: Arc::clone(&counters),
+                flipper: Flipper::of(config.faults.as_ref()),
+            }),
             counters,
             notifications: Notifications::new(config.notifications_max),
             sessions: Mutex::default(),

@@ -69,4 +69,4 @@ pub use session::{Access, ByteRange, LeaseError, LeaseRequest, LeaseTicket, Tick
 pub use telemetry::EngineStats;
 pub use transfer::{FailureKind, Quiesce, RailBytes, Report, SubmitError, Transfer, TransferError, TransferRequest};
 pub use transport::TransportKind;
-pub use transport::fault::FaultPlan;
+pub use transport::fault::{FaultPlan, FaultPlanError};

@@ -34,7 +34,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Args::parse().task {
-        Task::Test => test::run(),
+        Task::Test => test::run_all(),
         Task::Verify(args) => verify::run(&args),
         Task::Tidy => tidy::run(),
     };

@@ -12,8 +12,13 @@ pub fn root() -> &'static Path {
 
 /// Runs `program` in the repository's root with its output shown; fails if it does.
 pub fn run(program: &str, args: &[&str]) -> Result<()> {
+    run_with(program, args, &[])
+}
+
+/// The same, with more in the environment.
+pub fn run_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     eprintln!("+ {program} {}", args.join(" "));
-    let status = Command::new(program).args(args).current_dir(root()).status();
+    let status = Command::new(program).args(args).envs(env.iter().copied()).current_dir(root()).status();
     let status = status.with_context(|| format!("cannot start {program}"))?;
     ensure!(status.success(), "{program} {} ended with {status}", args.join(" "));
     Ok(())

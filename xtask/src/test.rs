@@ -2,8 +2,12 @@
 
 use anyhow::Result;
 
-/// Fetches the model that the tests run on, then runs every test of the workspace.
-pub fn run() -> Result<()> {
-    crate::run::run("cargo", &["run", "--bin", "kvrail", "--", "model", "pull"])?;
-    crate::run::run("cargo", &["test", "--workspace"])
+use crate::run::{output, run, run_with};
+
+/// Fetches the model that the tests run on, then runs every test of the workspace on it.
+pub fn run_all() -> Result<()> {
+    let kvrail = ["run", "--quiet", "--bin", "kvrail", "--", "model"];
+    run("cargo", &[&kvrail[..], &["pull"]].concat())?;
+    let model = output("cargo", &[&kvrail[..], &["path"]].concat())?;
+    run_with("cargo", &["test", "--workspace"], &[("KVRAIL_TEST_MODEL", &model)])
 }

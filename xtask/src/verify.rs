@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use kvrail_bench::suites::{self, Findings, Setting, Tier};
 
-use crate::run::{output, release_binary};
+use crate::run::release_binary;
 
 /// Arguments of `verify`.
 #[derive(clap::Args)]
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(binary) => binary.clone(),
         None => release_binary()?,
     };
-    let model = output(&binary.display().to_string(), &["model", "path"]).ok().map(PathBuf::from);
+    let model = suites::model_of(&binary);
     let setting = Setting { binary, model, tier, seed: args.seed, root: crate::run::root().into() };
     let mut failed = Vec::new();
     for suite in chosen {

@@ -1,6 +1,6 @@
 //! KV really moves: a wrong byte changes the answer, the checksum catches every flip, and the counters tell the truth.
 //!
-//! The bytes are flipped on the wire, after the sender made its checksum, by the transfer engine's own fault decorator.
+//! Bits are flipped where they land, before the receiver looks at the checksum, by the transfer engine's own fault plan.
 //! What a flipped bit does to the logits themselves, bit by bit, is shown in the executors' tests (`engine/tests`).
 
 use serde_json::Value;
@@ -57,8 +57,8 @@ async fn mock(findings: &mut Findings, setting: &Setting, asks: &[Ask]) -> Resul
     for transport in ["tcp", "shm"] {
         for checksum in [false, true] {
             let mut plan = Plan::new(&setting.binary, "mock", 1, 1, transport);
-            // One flipped bit in every slice that is sent.
-            plan.prefill_args = ["--transfer-fault", "flip=1"].map(str::to_owned).to_vec();
+            // One flipped bit in every slice that is received.
+            plan.decode_args = ["--transfer-fault", "flip=1"].map(str::to_owned).to_vec();
             plan.node_args = vec![format!("--transfer-checksum={checksum}")];
             plan.conductor_args = always_move();
             let (answers, statuses) = answers(&plan, asks).await?;

@@ -12,8 +12,9 @@ mod python;
 pub mod speed;
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::process::Command;
 
 /// How much of a suite to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +101,13 @@ pub const ALL: &[Suite] = &[
         run: |setting| Box::pin(async move { house::run(&setting).await }),
     },
 ];
+
+/// The real model, where this machine has fetched it.
+#[must_use]
+pub fn model_of(binary: &Path) -> Option<PathBuf> {
+    let output = Command::new(binary).args(["model", "path"]).output().ok().filter(|o| o.status.success())?;
+    Some(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())).filter(|path| path.is_file())
+}
 
 /// No suite has that name.
 #[derive(Debug, thiserror::Error)]

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::plan::{Completion, Direction, Piece, SliceId};
@@ -35,6 +36,76 @@ pub struct FaultPlan {
     pub freeze: Duration,
     /// Only so many openings of each stream are faulty; `None`: all.
     pub openings: Option<u32>,
+    /// One bit is flipped in every so manieth write that this engine **receives**, after it landed and before its
+    /// checksum is looked at: what a bad DIMM or cable does.
+    pub flip_every: Option<u32>,
+}
+
+/// A fault plan's text is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("fault plan: `{part}`; expected KEY=NUMBER with a key of: {KEYS}")]
+pub struct FaultPlanError {
+    part: String,
+}
+
+const KEYS: &str =
+    "seed, drop, duplicate, reorder, delay (all in thousandths), delay_ms, kill_after, freeze_after, freeze_ms, flip";
+
+impl std::str::FromStr for FaultPlan {
+    type Err = FaultPlanError;
+
+    /// Reads `key=number,…`, like `drop=5,delay=10,delay_ms=20,seed=7`.
+    fn from_str(text: &str) -> Result<Self, FaultPlanError> {
+        let mut plan = Self::default();
+        for part in text.split(',') {
+            let wrong = || FaultPlanError { part: part.to_owned() };
+            let (key, value) = part.split_once('=').ok_or_else(wrong)?;
+            let value: u32 = value.parse().map_err(|_| wrong())?;
+            let permille = || u16::try_from(value).ok().filter(|&p| p <= 1000).ok_or_else(wrong);
+            match key {
+                "seed" => plan.seed = u64::from(value),
+                "drop" => plan.drop_permille = permille()?,
+                "duplicate" => plan.duplicate_permille = permille()?,
+                "reorder" => plan.reorder_permille = permille()?,
+                "delay" => plan.delay_permille = permille()?,
+                "delay_ms" => plan.delay = Duration::from_millis(u64::from(value)),
+                "kill_after" => plan.kill_after = Some(value),
+                "freeze_after" => plan.freeze_after = Some(value),
+                "freeze_ms" => plan.freeze = Duration::from_millis(u64::from(value)),
+                "flip" if value > 0 => plan.flip_every = Some(value),
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// Flips bits in what lands, by a plan.
+pub(crate) struct Flipper {
+    every: u32,
+    seen: AtomicU64,
+}
+
+impl Flipper {
+    /// The flipper of a plan that flips.
+    pub(crate) fn of(plan: Option<&FaultPlan>) -> Option<Self> {
+        plan.and_then(|plan| plan.flip_every).map(|every| Self { every, seen: AtomicU64::new(0) })
+    }
+
+    /// Flips one bit of the `len` bytes at `base`, if it is this write's turn.
+    ///
+    /// # Safety
+    /// `base` must be writable for `len` bytes, and nobody else may be writing there.
+    pub(crate) unsafe fn strike(&self, base: *mut u8, len: usize) {
+        let n = self.seen.fetch_add(1, Ordering::Relaxed) + 1;
+        if !n.is_multiple_of(u64::from(self.every)) || len == 0 {
+            return;
+        }
+        let bit = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8;
+        let at = (bit / 8) as usize % len;
+        // SAFETY: inside the bytes that the caller vouches for.
+        unsafe { *base.add(at) ^= 1 << (bit % 8) };
+    }
 }
 
 /// A slice that is held back.
@@ -206,6 +277,31 @@ mod tests {
         }
         let seen = seen.lock();
         seen.clone()
+    }
+
+    #[test]
+    fn a_plan_is_read_from_text_and_what_is_wrong_is_named() {
+        let plan: FaultPlan = "drop=5,delay=1000,delay_ms=20,seed=7,flip=2".parse().unwrap();
+        assert_eq!((plan.drop_permille, plan.delay_permille, plan.seed, plan.flip_every), (5, 1000, 7, Some(2)));
+        for wrong in ["", "drop", "drop=x", "drop=1001", "flip=0", "drip=5"] {
+            let error = wrong.parse::<FaultPlan>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{wrong}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_flipper_flips_one_bit_of_every_nth_write() {
+        let plan = FaultPlan { flip_every: Some(3), ..FaultPlan::default() };
+        let flipper = Flipper::of(Some(&plan)).unwrap();
+        let mut flipped = Vec::new();
+        for _ in 0..9 {
+            let mut bytes = [0u8; 100];
+            // SAFETY: a local array.
+            unsafe { flipper.strike(bytes.as_mut_ptr(), bytes.len()) };
+            flipped.push(bytes.iter().map(|b| b.count_ones()).sum::<u32>());
+        }
+        assert_eq!(flipped, [0, 0, 1, 0, 0, 1, 0, 0, 1]);
+        assert!(Flipper::of(Some(&FaultPlan::default())).is_none());
     }
 
     #[test]

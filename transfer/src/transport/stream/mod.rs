@@ -23,6 +23,7 @@ use crate::integrity::Crc;
 use crate::plan::{Completion, Direction, Piece, SliceId};
 use crate::session::lease::{LeaseTable, Pin};
 use crate::telemetry::Counters;
+use crate::transport::fault::Flipper;
 use crate::transport::frame::{ENTRIES_MAX, Entry, Header, Kind, PAYLOAD_MAX, Status, push_entry};
 use crate::transport::shm::Exchange;
 use crate::transport::{Job, Post, PostError, Rail, RailError};
@@ -43,6 +44,8 @@ pub(crate) struct Owner {
     pub(crate) generation: u64,
     pub(crate) leases: Arc<LeaseTable>,
     pub(crate) counters: Arc<Counters>,
+    /// Damages what lands; only ever there by a fault plan.
+    pub(crate) flipper: Option<Flipper>,
 }
 
 /// One of our slices between `submit` and its completion.

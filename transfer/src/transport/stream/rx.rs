@@ -175,6 +175,13 @@ impl Stream {
     /// All bytes of the current payload are where they belong.
     pub(super) fn finish_payload(&mut self) {
         let Some(sink) = self.rx.sink.take() else { return };
+        if let Some(flipper) = &self.owner.flipper
+            && let Payload::Write { pin: Some(_), status: Status::Ok } = &sink.payload
+            && let Some((base, len)) = self.rx.ranges.rest().next()
+        {
+            // SAFETY: a range that the payload was received into, still held by the pin.
+            unsafe { flipper.strike(base, len) };
+        }
         let intact = sink.crc.is_none_or(|expected| {
             let mut crc = Crc::default();
             for (base, len) in self.rx.ranges.rest() {

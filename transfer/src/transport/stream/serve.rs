@@ -81,7 +81,7 @@ impl Stream {
                 for entry in list {
                     let base = range(&pin, &entry);
                     self.rx.iov.push(base, entry.value as usize);
-                    if crc.is_some() {
+                    if crc.is_some() || self.owner.flipper.is_some() {
                         self.rx.ranges.push(base, entry.value as usize);
                     }
                 }
@@ -129,6 +129,9 @@ impl Stream {
                     // the pin keeps mapped and lent; two mappings, so they cannot overlap as addresses.
                     unsafe {
                         crate::memory::copy_streaming(from, to, entry.value as usize);
+                        if let Some(flipper) = &self.owner.flipper {
+                            flipper.strike(to, entry.value as usize);
+                        }
                         if let Some(crc) = &mut crc {
                             crc.add(to, entry.value as usize);
                         }
