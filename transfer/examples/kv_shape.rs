@@ -32,6 +32,7 @@ fn shuffled(n: usize, mut seed: u64) -> Vec<usize> {
     order
 }
 
+#[allow(clippy::mut_from_ref, reason = "a region is shared memory; a baseline has it to itself")]
 fn slice(region: &Region, offset: usize, len: usize) -> &mut [u8] {
     assert!(offset + len <= region.len());
     // SAFETY: inside the region; nothing else runs during a baseline.

@@ -186,7 +186,8 @@ impl Worker {
             error => tracing::debug!(peer = slot.session.generation, ?stream, %error, "a stream ended"),
         }
         self.detach(key);
-        self.core.plan(self.own, |p, now| p.planner.handle_path_failed(path, Cause::PathFault, now));
+        let (_, wakes) = self.core.plan(self.own, |p, now| p.planner.handle_path_failed(path, Cause::PathFault, now));
+        self.hungry |= !wakes.is_empty();
     }
 
     fn progress(&mut self) {

@@ -167,7 +167,8 @@ async fn frames_are_refused_by_lease_generation_and_range_before_memory_is_touch
     let mut socket = stream(owner.local_addr(), id, token, 1);
     let [generation, number, key] = fields(&lease.ticket().to_bytes());
     let inside = [(4096, 512)];
-    let cases: [([u64; 3], &[(u64, u32)], u32); 9] = [
+    type Case<'a> = ([u64; 3], &'a [(u64, u32)], u32);
+    let cases: [Case<'_>; 9] = [
         ([generation ^ 1, number, key], &inside, STALE),
         ([generation, number + 1, key], &inside, STALE),
         ([generation, number, key ^ 1], &inside, STALE),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use kvrail_transfer::*;
 
-const LEN: usize = 12 << 20;
+const LEN: usize = 8 << 20;
 
 macro_rules! over_each_transport {
     ($($name:ident),* $(,)?) => {
@@ -229,7 +229,8 @@ async fn a_restarted_peer_at_the_same_address_is_another_peer(kind: TransportKin
     assert_eq!(refused, Some(SubmitError::WrongPeer { ticket: old_generation, peer: second.generation }));
     let ticket = second.lend();
     let transfer = a.submit(&again, request(&source, &ticket, Direction::Write, blocks())).unwrap();
-    assert_eq!(within(transfer).await.status, Ok(()));
+    let report = within(transfer).await;
+    assert_eq!(report.status, Ok(()), "{} bytes, {} again, {:?}", report.bytes, report.retried_bytes, a.stats());
 }
 
 /// The sender stops between its announcement and whatever it would do next; the owner revokes and reuses the memory
