@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use super::error::ApiError;
 
 /// How long a body that is too large is read on, so that the client hears why instead of a reset.
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Reads a JSON body of at most `bytes_max` within `time_max`.
 ///
