@@ -162,9 +162,11 @@ impl Blocks {
     /// The blocks `chain[from..to]` are full: others may find them from now on.
     pub(crate) fn complete(&self, chain: &[BlockKey], from: usize, to: usize) {
         self.cache.with(|pool| {
-            for index in from..to {
-                let parent = index.checked_sub(1).map(|before| self.table[before]);
-                if let Err(error) = pool.complete(self.table[index], chain[index], parent) {
+            let mut parent = from.checked_sub(1).map(|before| self.table[before]);
+            for (&block, &key) in self.table[from..to].iter().zip(&chain[from..to]) {
+                let completed = pool.complete(block, key, parent);
+                parent = Some(block);
+                if let Err(error) = completed {
                     tracing::error!(%error, "a computed block could not be completed; it will not be reused");
                 }
             }

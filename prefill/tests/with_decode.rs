@@ -48,7 +48,7 @@ fn expected(executor: &MockExecutor, request: &v1::GenerateRequest) -> Vec<v1::T
 /// Prompts of 1 to 300 tokens from a few families that share prefixes; greedy and seeded; some with a forced output.
 fn request(i: u32, namespace_id: u64, prefill: &[&Node]) -> v1::GenerateRequest {
     let mut tokens = prompt(i % 7, 1 + i * 53 % 300);
-    if i % 4 == 0
+    if i.is_multiple_of(4)
         && let Some(token) = tokens.get_mut(40)
     {
         *token ^= 1;
@@ -76,8 +76,8 @@ fn request(i: u32, namespace_id: u64, prefill: &[&Node]) -> v1::GenerateRequest 
         request_id: i.to_string(),
         namespace_id,
         prompt: tokens,
-        forced: if i % 5 == 0 { prompt(i, 6) } else { vec![] },
-        sampling: Some(if i % 2 == 0 { greedy } else { seeded }),
+        forced: if i.is_multiple_of(5) { prompt(i, 6) } else { vec![] },
+        sampling: Some(if i.is_multiple_of(2) { greedy } else { seeded }),
         stop: Some(v1::StopRule { max_tokens: 8, ignore_eos: true, ..Default::default() }),
         deadline_ms: PATIENCE.as_millis() as u64,
         prefill: choices,

@@ -1,3 +1,5 @@
+//! The scheduler's rules, and properties over random loads.
+
 use super::*;
 
 const LIMITS: Limits = Limits { block_tokens: 16, batch_max: 8, prefill_tokens_max: 64, step_target: None };

@@ -1,6 +1,6 @@
 //! A checked reader for GGUF files (versions 2 and 3, little endian), and a small writer of them.
 //!
-//! A GGUF file is a header, typed metadata, a table of tensors, and their bytes. Files come from strangers, so:
+//! A GGUF file is a header, typed metadata, a table of tensors, and their bytes. Files come from strangers; hence the Laws:
 //!
 //! - Every count, length, offset and size is checked against the bytes that are there **before** anything is allocated
 //!   or read. Memory used for metadata stays within a small multiple of the file's size.
