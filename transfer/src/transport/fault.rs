@@ -131,7 +131,8 @@ pub(crate) struct Faulty {
 impl Faulty {
     /// `salt` tells the streams of an engine apart.
     pub(crate) fn new(inner: Box<dyn Rail>, plan: FaultPlan, salt: u64) -> Self {
-        let state = plan.seed.wrapping_add(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
+        // Spread first: the last bit is lost to the state that must not be zero, and neighbouring seeds must differ.
+        let state = (plan.seed ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         Self { inner, plan, state, posted: 0, held: VecDeque::new(), frozen_until: None }
     }
 
