@@ -27,6 +27,7 @@ over_each_transport!(
     streams_that_break_cost_their_share,
     a_frozen_stream_is_left_behind,
     reads_survive_broken_streams,
+    a_slice_delayed_past_revocation_never_lands,
     a_slice_delayed_past_cancel_never_lands,
     a_slice_delayed_past_the_deadline_never_lands,
     a_write_retried_elsewhere_is_done_only_when_the_old_stream_is_fenced,
@@ -143,6 +144,25 @@ async fn a_slice_delayed_past_cancel_never_lands(kind: TransportKind) {
     let error = within(transfer).await.status.unwrap_err();
     assert!(error.is_cancelled() && !error.memory_is_free(), "{error:?}: slices are still held");
     assert_reused_memory_stays(&target, lease).await;
+    within(quiesced).await;
+    assert_nothing_is_left(&[&a, &b]).await;
+}
+
+/// The owner takes its memory back while the sender knows of nothing and its slices are on their way.
+async fn a_slice_delayed_past_revocation_never_lands(kind: TransportKind) {
+    // Less than what makes a sender give a stream up: nothing but the lease keeps these slices out.
+    let plan = FaultPlan { delay: Duration::from_millis(60), ..all_late() };
+    let (a, b, peer) = faulty(kind, plan).await;
+    let (source, target) = (region(&a, 4 << 20, &pattern(3, 4 << 20)), region(&b, 4 << 20, &[]));
+    let lease = lend_all(&b, &target, Access::Write);
+    let ticket = lease.ticket();
+    let ops = vec![Op::contiguous(0, 0, 4 << 20)];
+    let transfer = a.submit(&peer, request(&source, &ticket, Direction::Write, ops)).unwrap();
+    let quiesced = transfer.quiesce();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_reused_memory_stays(&target, lease).await;
+    let error = within(transfer).await.status.unwrap_err();
+    assert!(error.is_stale(), "{error}");
     within(quiesced).await;
     assert_nothing_is_left(&[&a, &b]).await;
 }

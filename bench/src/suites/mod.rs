@@ -8,6 +8,7 @@ pub mod fresh;
 pub mod house;
 pub mod identity;
 pub mod kv_moves;
+pub mod late_write;
 mod python;
 pub mod speed;
 
@@ -74,6 +75,11 @@ pub const ALL: &[Suite] = &[
         name: "faults",
         promise: "whatever dies under load: no wrong, lost or repeated token, no hang, no leak, survivors serve",
         run: |setting| Box::pin(async move { faults::run(&setting).await }),
+    },
+    Suite {
+        name: "late-write",
+        promise: "memory that was lent and taken back never changes, a stale read is never believed, and the tests can fail",
+        run: |setting| Box::pin(async move { late_write::run(&setting).await }),
     },
     Suite {
         name: "bad-input",
