@@ -226,17 +226,25 @@ fn a_refusal_ends_the_transfer_and_names_its_ops() {
     assert!(bed.poll(1).is_empty(), "nothing more of it is sent");
 }
 
-#[test]
-fn attempts_are_bounded() {
-    let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+/// Fails every attempt of a small transfer, the first `others` of them for another cause; how many there were, and how long
+/// it took.
+fn attempts_until_the_end(rails: &[(u8, u8)], others: u32, cause: Cause) -> (u32, Duration) {
+    let mut bed = Bed::new(rails);
     bed.submit(1000);
-    let mut attempts = 0;
-    while bed.planner.gauges().transfers > 0 {
-        for rail in [0, 1] {
-            for slice in bed.poll(rail) {
-                attempts += 1;
-                bed.complete(&slice, Outcome::Failed(Cause::Corrupt, Fate::Settled));
-            }
+    let (mut attempts, started) = (0, bed.now);
+    loop {
+        let out: Vec<Slice> = rails.iter().flat_map(|(rail, _)| bed.poll(*rail)).collect();
+        for slice in &out {
+            attempts += 1;
+            let cause = if attempts <= others { Cause::PathFault } else { cause };
+            bed.complete(slice, Outcome::Failed(cause, Fate::Settled));
+        }
+        if let Some(report) = bed.report() {
+            assert_eq!(report.status, Err(Failure::Fault(cause)));
+            return (attempts, bed.now.since(started));
+        }
+        if !out.is_empty() {
+            continue;
         }
         bed.now = bed.planner.poll_timeout().map_or(bed.now, |at| at.max(bed.now));
         bed.planner.handle_timeout(bed.now);
@@ -244,12 +252,48 @@ fn attempts_are_bounded() {
             let Action::Open(path) = action else { panic!("{action:?}: nothing was in doubt") };
             bed.planner.handle_path_up(path, spec(), bed.now).unwrap();
         }
-        if let Some(report) = bed.report() {
-            assert_eq!(report.status, Err(Failure::Fault(Cause::Corrupt)));
-            break;
-        }
     }
-    assert_eq!(attempts, usize::from(Config::default().attempts_max));
+}
+
+#[test]
+fn attempts_are_bounded() {
+    let (attempts, _) = attempts_until_the_end(&[(0, 0), (1, 1)], 0, Cause::PathFault);
+    assert_eq!(attempts, u32::from(Config::default().attempts_max));
+}
+
+/// Who damages everything is found out in a few attempts, and before any path rests: damage is no congestion.
+#[test]
+fn damaged_attempts_are_bounded_by_fewer_and_by_little_time() {
+    let config = Config::default();
+    for rails in [&[(0, 0)][..], &[(0, 0), (1, 1)]] {
+        let (attempts, took) = attempts_until_the_end(rails, 0, Cause::Corrupt);
+        assert_eq!(attempts, u32::from(config.corrupt_max));
+        assert!(took < 8 * config.slice_backoff.first, "{took:?} over {} paths", rails.len());
+    }
+    let (attempts, _) = attempts_until_the_end(&[(0, 0), (1, 1)], 2, Cause::Corrupt);
+    assert_eq!(attempts, 2 + u32::from(config.corrupt_max), "other failures are no damage");
+}
+
+#[test]
+fn a_path_that_damages_is_left_for_another_but_not_for_none() {
+    let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+    for _ in 0..Config::default().path_failures_max {
+        let id = bed.submit(1000);
+        let slice = bed.poll(0).remove(0);
+        bed.complete(&slice, Outcome::Failed(Cause::Corrupt, Fate::Settled));
+        bed.planner.cancel(id, bed.now);
+        while bed.planner.poll_event().is_some() {}
+    }
+    let usable = |bed: &Bed| bed.planner.paths().map(|path| path.usable).collect::<Vec<_>>();
+    assert_eq!(usable(&bed), [false, true], "the other one can take it");
+    for _ in 0..10 {
+        let id = bed.submit(1000);
+        let slice = bed.poll(1).remove(0);
+        bed.complete(&slice, Outcome::Failed(Cause::Corrupt, Fate::Settled));
+        bed.planner.cancel(id, bed.now);
+        while bed.planner.poll_event().is_some() {}
+    }
+    assert_eq!(usable(&bed), [false, true], "the last one stays");
 }
 
 #[test]

@@ -25,6 +25,9 @@ pub struct Config {
     pub stall_factor: u32,
     /// Attempts of one range, at most, before its transfer fails.
     pub attempts_max: u8,
+    /// How many of them may fail their checksum: chance does not damage the same bytes this often, so the sender's memory or
+    /// the receiver's is bad, and no path mends that.
+    pub corrupt_max: u8,
     /// Failures in a row that open a path's circuit, where none of them asked for a fence.
     pub path_failures_max: u32,
     /// Rest of a failed path before it is opened again.
@@ -54,6 +57,7 @@ impl Default for Config {
             stall_min_alone: Duration::from_secs(2),
             stall_factor: 8,
             attempts_max: 8,
+            corrupt_max: 4,
             path_failures_max: 3,
             path_backoff: Backoff { first: Duration::from_millis(10), max: Duration::from_millis(500) },
             slice_backoff: Backoff { first: Duration::from_millis(1), max: Duration::from_millis(100) },

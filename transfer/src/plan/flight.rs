@@ -53,9 +53,12 @@ impl Planner {
         if !attempt.abandoned {
             self.give_back(&attempt, cause, now);
             let config = &self.config;
-            let refused = matches!(cause, Cause::Refused(_));
+            // The owner's word speaks against no path. Damage does, but not against the last one: its rest would only put
+            // off what the limit on damaged attempts decides.
+            let last = self.paths.get(attempt.path).is_some_and(|path| self.is_alone(path));
+            let blameless = matches!(cause, Cause::Refused(_)) || (cause == Cause::Corrupt && last);
             if let Some(path) = self.paths.get_mut(attempt.path) {
-                if refused {
+                if blameless {
                     path.heard_at = now;
                 } else if path.is_usable() && path.on_failure(config, now) {
                     self.trip(attempt.path, cause, now);
@@ -135,22 +138,24 @@ impl Planner {
         let Some(attempt) = self.attempts.get_mut(slice).filter(|attempt| !attempt.abandoned) else { return };
         attempt.abandoned = true;
         let (id, path, start) = (attempt.transfer, attempt.path, attempt.start);
-        let (bytes, tries) = (attempt.bytes, attempt.attempt);
+        let (bytes, attempts, corrupt) = (attempt.bytes, attempt.attempt, attempt.corrupt);
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.live -= 1;
             transfer.abandoned += 1;
         }
-        self.requeue(
-            id,
-            Retry { start, bytes, attempts: tries, cause, failed_on: self.path_id(path), not_before: now },
-            now,
-        );
+        let failed_on = self.path_id(path);
+        self.requeue(id, Retry { start, bytes, attempts, corrupt, cause, failed_on, not_before: now }, now);
     }
 
     fn give_back(&mut self, attempt: &Attempt, cause: Cause, now: Time) {
         let failed_on = self.path_id(attempt.path);
         let Attempt { start, bytes, attempt: attempts, .. } = *attempt;
-        self.requeue(attempt.transfer, Retry { start, bytes, attempts, cause, failed_on, not_before: now }, now);
+        let corrupt = attempt.corrupt.saturating_add(u8::from(cause == Cause::Corrupt));
+        self.requeue(
+            attempt.transfer,
+            Retry { start, bytes, attempts, corrupt, cause, failed_on, not_before: now },
+            now,
+        );
     }
 
     /// Queues a failed range again: at once where another path can take it, else after a wait; or ends its transfer.
@@ -158,7 +163,9 @@ impl Planner {
         let Some(transfer) = self.transfers.get(id).filter(|transfer| !transfer.ended) else { return };
         let peer = transfer.request.peer;
         retry.attempts = retry.attempts.saturating_add(1);
-        if matches!(retry.cause, Cause::Refused(_)) || retry.attempts >= self.config.attempts_max {
+        let config = &self.config;
+        let spent = retry.attempts >= config.attempts_max || retry.corrupt >= config.corrupt_max;
+        if spent || matches!(retry.cause, Cause::Refused(_)) {
             let culprit = Some((retry.start, retry.bytes, retry.cause));
             return self.fail(id, Failure::Fault(retry.cause), culprit, now);
         }

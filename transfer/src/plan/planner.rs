@@ -106,6 +106,8 @@ pub(super) struct Attempt {
     pub(super) bytes: u64,
     pub(super) sent: Sent,
     pub(super) attempt: u8,
+    /// Attempts before it that failed their checksum.
+    pub(super) corrupt: u8,
     /// Its range was given to another attempt: it no longer counts, but it may still land.
     pub(super) abandoned: bool,
     pub(super) older: Option<SliceId>,

@@ -185,12 +185,12 @@ impl Planner {
         };
         let Some(peer) = self.peers.get_mut(transfer.request.peer) else { return 0 };
         let first = out.pieces.len() as u32;
-        let (cursor, budget, tries) = match plan.source {
+        let (cursor, budget, tries, corrupt) = match plan.source {
             Source::Retry(at) => {
                 let retry = &mut transfer.retries[at];
-                (&mut retry.start, &mut retry.bytes, retry.attempts)
+                (&mut retry.start, &mut retry.bytes, retry.attempts, retry.corrupt)
             }
-            Source::Fresh => (&mut transfer.cursor, &mut transfer.unsent, 0),
+            Source::Fresh => (&mut transfer.cursor, &mut transfer.unsent, 0, 0),
         };
         let start = *cursor;
         let crumb = self.config.slice_floor_bytes.min(plan.bytes / 4); // its path was chosen for this size
@@ -217,6 +217,7 @@ impl Planner {
             bytes,
             sent,
             attempt: tries,
+            corrupt,
             abandoned: false,
             older,
             newer: None,

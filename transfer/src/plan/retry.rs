@@ -55,6 +55,8 @@ pub(crate) struct Retry {
     pub(crate) bytes: u64,
     /// Attempts made so far.
     pub(crate) attempts: u8,
+    /// How many of them failed their checksum.
+    pub(crate) corrupt: u8,
     pub(crate) cause: Cause,
     /// The path of the last attempt.
     pub(crate) failed_on: PathId,
