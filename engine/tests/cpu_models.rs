@@ -174,3 +174,43 @@ fn the_real_model_says_paris() {
         assert_eq!(best, 7042, "Paris");
     }
 }
+
+/// The next token's logits hang on every layer's keys and values: with the exponents of one row inverted they are others.
+fn inverted_exponents_change_the_logits(exec: &mut CpuExecutor, prompt: &[u32]) {
+    let format = exec.spec().format;
+    let kv = KvMemory::on_heap(format, 4);
+    let table = table(&kv, 0, 1, 4);
+    let (last, before) = prompt.split_last().expect("a prompt");
+    run(exec, &kv, &table, before, 0, 64);
+    let mut step = || run(exec, &kv, &table, &[*last], before.len() as u32, 1);
+    let clean = step();
+    for layer in 0..format.layers {
+        for value in [false, true] {
+            let position = layer % before.len() as u32;
+            let block = table[(position / format.block_tokens) as usize];
+            let at = format.row_offset(layer, value, layer % format.kv_heads, position % format.block_tokens);
+            let mut row = vec![0; format.row_bytes() as usize];
+            kv.read(block, at, &mut row);
+            let inverted: Vec<u8> = row.iter().enumerate().map(|(i, byte)| byte ^ [0, 0x7c][i % 2]).collect();
+            kv.write(block, at, &inverted);
+            let other = step();
+            let same = clean.iter().zip(&other).all(|(a, b)| (a - b).abs() <= 1e-4);
+            assert!(!same, "layer {layer}, {}, position {position}", if value { "V" } else { "K" });
+            kv.write(block, at, &row);
+        }
+    }
+    assert!(support::bits(&step()) == support::bits(&clean), "and nothing else did");
+}
+
+#[test]
+fn inverted_exponents_of_any_layer_change_the_logits() {
+    for model in [support::llama(), support::qwen()] {
+        inverted_exponents_change_the_logits(&mut load(&model, CpuOptions::default()), &tokens(40, 8));
+    }
+    let Some(path) = std::env::var_os("KVRAIL_TEST_MODEL") else {
+        eprintln!("not on the real model: KVRAIL_TEST_MODEL names none");
+        return;
+    };
+    let mut exec = CpuExecutor::load(path.as_ref(), CpuOptions::default()).expect("a model");
+    inverted_exponents_change_the_logits(&mut exec, &[504, 3575, 282, 4649, 314]);
+}

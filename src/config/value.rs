@@ -48,7 +48,7 @@ from_str! {
     usize, "a whole number, 0 or more", "8", "N";
     NonZeroU32, "a whole number from 1 to 4294967295", "8", "N";
     NonZeroUsize, "a whole number, 1 or more", "8", "N";
-    FaultPlan, "a fault plan: key=number,... of drop, duplicate, reorder, delay, delay_ms, flip and seed", "drop=5", "PLAN";
+    FaultPlan, "a fault plan: key=number,... of drop, duplicate, reorder, delay, delay_ms, flip, mask and seed", "drop=5", "PLAN";
     SocketAddr, "an IP address with a port", "127.0.0.1:0", "ADDRESS:PORT";
 }
 

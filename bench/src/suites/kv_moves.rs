@@ -1,7 +1,8 @@
-//! KV really moves: a wrong byte changes the answer, the checksum catches every flip, and the counters tell the truth.
+//! KV really moves: a wrong byte changes the answer, the checksum catches every one, and the counters tell the truth.
 //!
-//! Bits are flipped where they land, before the receiver looks at the checksum, by the transfer engine's own fault plan.
-//! What a flipped bit does to the logits themselves, bit by bit, is shown in the executors' tests (`engine/tests`).
+//! What lands at the decode node is damaged before it looks at the checksum, by the transfer engine's own fault plan: one
+//! bit of every slice for the mock executor, whose answers hang on every byte; the exponent of one number of every slice
+//! for the real model. What single numbers do to the logits is shown in the executors' tests (`engine/tests`).
 
 use serde_json::Value;
 
@@ -10,102 +11,176 @@ use crate::answer::{Answer, Ask, ask};
 use crate::cluster::{Cluster, Plan};
 use crate::prompts::{Shape, prompts};
 
-/// Runs the suite.
+/// Largest difference of two logprobs that are called equal.
+const LOGPROB_TOLERANCE: f64 = 1e-4;
+
+/// What answers, and how what it receives is damaged.
+struct Case {
+    name: &'static str,
+    model: String,
+    /// A fault plan of the decode node.
+    damage: &'static str,
+    what: &'static str,
+    /// Prompts.
+    count: usize,
+}
+
+/// Runs the suite on the mock executor and, where it is here, on the real model.
 pub async fn run(setting: &Setting) -> Findings {
     let mut findings = Findings::default();
-    let count = if setting.tier == Tier::Quick { 16 } else { 100 };
-    let shape = Shape { count, words: (16, 60), long: 2, max_tokens: 12 };
-    let mut asks = prompts(&shape, setting.seed);
-    for (i, ask) in asks.iter_mut().enumerate() {
-        // No shared prefix: every prompt's blocks are moved, and each answer hangs on them.
-        ask.prompt = format!("{i} {}", ask.prompt);
-        ask.max_tokens = 12;
-        ask.ignore_eos = true;
+    let quick = setting.tier == Tier::Quick;
+    let mut cases = vec![Case {
+        name: "mock",
+        model: "mock".into(),
+        damage: "flip=1",
+        what: "one bit of every slice flipped",
+        count: if quick { 16 } else { 100 },
+    }];
+    match &setting.model {
+        Some(model) => cases.push(Case {
+            name: "real",
+            model: model.display().to_string(),
+            // The exponent of a half-precision number is 0x7C00.
+            damage: "flip=1,mask=31744",
+            what: "one exponent of every slice inverted",
+            count: if quick { 3 } else { 30 },
+        }),
+        None => findings.figure("real model", "not on this machine: `kvrail model pull` fetches it"),
     }
-    if let Err(e) = mock(&mut findings, setting, &asks).await {
-        findings.failure(e);
-    }
-    if let Err(e) = accounts(&mut findings, setting, &asks).await {
-        findings.failure(e);
+    for case in cases {
+        if let Err(e) = case.run(&mut findings, setting).await {
+            findings.failure(format!("{}: {e}", case.name));
+        }
     }
     findings
 }
 
-/// No prompt is too short to be computed by the prefill node.
-fn always_move() -> Vec<String> {
-    ["--local-prefill-tokens", "0"].map(str::to_owned).to_vec()
+/// No shared prefix: every prompt's blocks are moved, and each answer hangs on them.
+fn asks(count: usize, seed: u64) -> Vec<Ask> {
+    let shape = Shape { count, words: (16, 60), long: 2, max_tokens: 12 };
+    let mut asks = prompts(&shape, seed);
+    for (i, ask) in asks.iter_mut().enumerate() {
+        ask.prompt = format!("{i} {}", ask.prompt);
+        ask.max_tokens = 12;
+        ask.ignore_eos = true;
+    }
+    asks
 }
 
-async fn answers(plan: &Plan, asks: &[Ask]) -> Result<(Vec<Result<Answer, String>>, Vec<Value>), String> {
-    let cluster = Cluster::start(plan).await.map_err(|e| e.to_string())?;
-    let model = cluster.model().await.map_err(|e| e.to_string())?;
-    let mut answers = Vec::new();
-    for question in asks {
-        answers.push(ask(&cluster.client(), &model, question).await.map_err(|e| e.to_string()));
-    }
-    let mut statuses = Vec::new();
-    for node in &cluster.decode {
-        statuses.push(cluster.status(node).await?);
-    }
-    Ok((answers, statuses))
+/// What a cluster said, and the `/status` of its decode nodes afterwards.
+struct Said {
+    answers: Vec<Result<Answer, String>>,
+    statuses: Vec<Value>,
 }
 
-async fn mock(findings: &mut Findings, setting: &Setting, asks: &[Ask]) -> Result<(), String> {
-    let alone = Plan::new(&setting.binary, "mock", 0, 1, "tcp");
-    let (expected, _) = answers(&alone, asks).await?;
-    let expected = expected.into_iter().collect::<Result<Vec<_>, _>>()?;
-    for transport in ["tcp", "shm"] {
-        for checksum in [false, true] {
-            let mut plan = Plan::new(&setting.binary, "mock", 1, 1, transport);
-            // One flipped bit in every slice that is received.
-            plan.decode_args = ["--transfer-fault", "flip=1"].map(str::to_owned).to_vec();
-            plan.node_args = vec![format!("--transfer-checksum={checksum}")];
-            plan.conductor_args = always_move();
-            let (answers, statuses) = answers(&plan, asks).await?;
-            let wrong = |(answer, expected): (&Result<Answer, String>, &Answer)| {
-                answer.as_ref().is_ok_and(|a| a.same_as(expected, 1e-4).is_err())
-            };
-            let wrong = answers.iter().zip(&expected).filter(|&(a, e)| wrong((a, e))).count();
-            let label = format!(
-                "mock over {transport}, every slice corrupted, checksum {}",
-                if checksum { "on" } else { "off" }
-            );
-            findings.figure(&label, format!("{wrong} of {} answers wrong", answers.len()));
-            if checksum {
-                findings.check(wrong == 0, format!("{label}: a corrupted block got through"));
-                let caught: u64 = statuses.iter().filter_map(|s| s["kv"]["checksum_failures"].as_u64()).sum();
-                findings.figure(format!("{label}: flips caught at the receivers"), caught);
-                findings.check(caught > 0, format!("{label}: nothing was caught, so nothing was corrupted"));
-            } else {
-                findings
-                    .check(wrong == answers.len(), format!("{label}: an answer does not hang on its transferred KV"));
+impl Said {
+    async fn by(plan: &Plan, asks: &[Ask]) -> Result<Self, String> {
+        let cluster = Cluster::start(plan).await.map_err(|e| e.to_string())?;
+        let model = cluster.model().await.map_err(|e| e.to_string())?;
+        let mut answers = Vec::new();
+        for question in asks {
+            answers.push(ask(&cluster.client(), &model, question).await.map_err(|e| e.to_string()));
+        }
+        let mut statuses = Vec::new();
+        for node in &cluster.decode {
+            statuses.push(cluster.status(node).await?);
+        }
+        Ok(Self { answers, statuses })
+    }
+
+    /// How many answers are as expected, others, and none.
+    fn against(&self, expected: &[Answer]) -> (usize, usize, usize) {
+        let (mut same, mut other, mut none) = (0, 0, 0);
+        for (answer, expected) in self.answers.iter().zip(expected) {
+            match answer {
+                Ok(answer) if answer.same_as(expected, LOGPROB_TOLERANCE).is_ok() => same += 1,
+                Ok(_) => other += 1,
+                Err(_) => none += 1,
             }
         }
+        (same, other, none)
     }
-    Ok(())
+
+    fn caught(&self) -> u64 {
+        self.statuses.iter().filter_map(|s| s["kv"]["checksum_failures"].as_u64()).sum()
+    }
 }
 
-/// `/status` must show payload = tokens that were moved × bytes a token.
-async fn accounts(findings: &mut Findings, setting: &Setting, asks: &[Ask]) -> Result<(), String> {
-    for transport in ["tcp", "shm"] {
-        let mut plan = Plan::new(&setting.binary, "mock", 1, 1, transport);
-        plan.conductor_args = always_move();
-        let (answers, statuses) = answers(&plan, asks).await?;
-        let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let moved: u64 = answers.iter().filter_map(|a| a.usage["prompt_tokens"].as_u64()).sum();
-        let held: u64 =
-            answers.iter().filter_map(|a| a.usage.pointer("/prompt_tokens_details/cached_tokens")?.as_u64()).sum();
-        let kv = &statuses[0]["kv"];
+impl Case {
+    async fn run(&self, findings: &mut Findings, setting: &Setting) -> Result<(), String> {
+        let asks = asks(self.count, setting.seed);
+        let alone = Said::by(&Plan::new(&setting.binary, &self.model, 0, 1, "tcp"), &asks).await?;
+        let expected = alone.answers.into_iter().collect::<Result<Vec<_>, _>>()?;
+        for transport in ["tcp", "shm"] {
+            let mut plan = Plan::new(&setting.binary, &self.model, 1, 1, transport);
+            // No prompt is too short to be computed by the prefill node.
+            plan.conductor_args = ["--local-prefill-tokens", "0"].map(str::to_owned).to_vec();
+            self.undamaged(findings, &plan, &asks, &expected).await?;
+            plan.decode_args = ["--transfer-fault", self.damage].map(str::to_owned).to_vec();
+            for checksum in [false, true] {
+                plan.node_args = vec![format!("--transfer-checksum={checksum}")];
+                self.damaged(findings, &plan, checksum, &asks, &expected).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Without damage every answer is the same, or a difference would prove nothing; and `/status` shows a payload of
+    /// tokens that were moved × bytes a token.
+    async fn undamaged(
+        &self,
+        findings: &mut Findings,
+        plan: &Plan,
+        asks: &[Ask],
+        expected: &[Answer],
+    ) -> Result<(), String> {
+        let said = Said::by(plan, asks).await?;
+        let label = format!("{} over {}, nothing damaged", self.name, plan.transport);
+        let (same, ..) = said.against(expected);
+        findings.figure(&label, format!("{same} of {} answers the same", asks.len()));
+        findings.check(same == asks.len(), format!("{label}: an answer is not what one process alone says"));
+
+        let usage = |pointer: &str| -> u64 {
+            said.answers.iter().flatten().filter_map(|a| a.usage.pointer(pointer)?.as_u64()).sum()
+        };
+        let (prompt, held) = (usage("/prompt_tokens"), usage("/prompt_tokens_details/cached_tokens"));
+        let kv = &said.statuses[0]["kv"];
         let token_bytes = kv["token_bytes"].as_u64().ok_or("`kv.token_bytes` is missing in /status")?;
         let payload = kv["payload_bytes"].as_u64().ok_or("`kv.payload_bytes` is missing in /status")?;
         findings.figure(
-            format!("payload over {transport}"),
-            format!("{payload} bytes for {moved} prompt tokens ({held} cached) of {token_bytes} bytes"),
+            format!("{label}: payload"),
+            format!("{payload} bytes for {prompt} prompt tokens ({held} cached) of {token_bytes} bytes"),
         );
         findings.check(
-            payload == (moved - held) * token_bytes,
-            format!("{transport}: payload is {payload}, not {} × {token_bytes}", moved - held),
+            payload == (prompt - held) * token_bytes,
+            format!("{label}: payload is {payload}, not {} × {token_bytes}", prompt - held),
         );
+        Ok(())
     }
-    Ok(())
+
+    /// Damage changes every answer; with the checksum it is caught and changes none.
+    async fn damaged(
+        &self,
+        findings: &mut Findings,
+        plan: &Plan,
+        checksum: bool,
+        asks: &[Ask],
+        expected: &[Answer],
+    ) -> Result<(), String> {
+        let said = Said::by(plan, asks).await?;
+        let option = if checksum { "on" } else { "off" };
+        let label = format!("{} over {}, {}, checksum {option}", self.name, plan.transport, self.what);
+        let (same, other, none) = said.against(expected);
+        let counts = format!("{same} of {} answers the same, {other} others, {none} broken off", asks.len());
+        findings.figure(&label, counts);
+        if checksum {
+            let caught = said.caught();
+            findings.figure(format!("{label}: caught at the receiver"), caught);
+            findings.check(caught > 0, format!("{label}: nothing was caught, so nothing was damaged"));
+            findings.check(same == asks.len(), format!("{label}: damage reached an answer"));
+        } else {
+            findings.check(same == 0, format!("{label}: an answer does not hang on its transferred KV"));
+        }
+        Ok(())
+    }
 }

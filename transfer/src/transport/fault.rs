@@ -39,6 +39,8 @@ pub struct FaultPlan {
     /// One bit is flipped in every so manieth write that this engine **receives**, after it landed and before its
     /// checksum is looked at: what a bad DIMM or cable does.
     pub flip_every: Option<u32>,
+    /// These bits of one 16-bit word are flipped instead of one bit: 0x7C00 are the exponent of a half-precision number.
+    pub flip_mask: Option<u16>,
 }
 
 /// A fault plan's text is wrong.
@@ -48,8 +50,7 @@ pub struct FaultPlanError {
     part: String,
 }
 
-const KEYS: &str =
-    "seed, drop, duplicate, reorder, delay (all in thousandths), delay_ms, kill_after, freeze_after, freeze_ms, flip";
+const KEYS: &str = "seed, drop, duplicate, reorder, delay (all in thousandths), delay_ms, kill_after, freeze_after, freeze_ms, flip, mask";
 
 impl std::str::FromStr for FaultPlan {
     type Err = FaultPlanError;
@@ -73,6 +74,7 @@ impl std::str::FromStr for FaultPlan {
                 "freeze_after" => plan.freeze_after = Some(value),
                 "freeze_ms" => plan.freeze = Duration::from_millis(u64::from(value)),
                 "flip" if value > 0 => plan.flip_every = Some(value),
+                "mask" if value > 0 => plan.flip_mask = Some(u16::try_from(value).map_err(|_| wrong())?),
                 _ => return Err(wrong()),
             }
         }
@@ -83,16 +85,18 @@ impl std::str::FromStr for FaultPlan {
 /// Flips bits in what lands, by a plan.
 pub(crate) struct Flipper {
     every: u32,
+    mask: Option<u16>,
     seen: AtomicU64,
 }
 
 impl Flipper {
     /// The flipper of a plan that flips.
     pub(crate) fn of(plan: Option<&FaultPlan>) -> Option<Self> {
-        plan.and_then(|plan| plan.flip_every).map(|every| Self { every, seen: AtomicU64::new(0) })
+        let plan = plan?;
+        plan.flip_every.map(|every| Self { every, mask: plan.flip_mask, seen: AtomicU64::new(0) })
     }
 
-    /// Flips one bit of the `len` bytes at `base`, if it is this write's turn.
+    /// Flips one bit of the `len` bytes at `base`, or what the mask says of one of its words, if it is this write's turn.
     ///
     /// # Safety
     /// `base` must be writable for `len` bytes, and nobody else may be writing there.
@@ -103,8 +107,14 @@ impl Flipper {
         }
         let bit = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8;
         let at = (bit / 8) as usize % len;
-        // SAFETY: inside the bytes that the caller vouches for.
-        unsafe { *base.add(at) ^= 1 << (bit % 8) };
+        let (at, flips) = match self.mask {
+            Some(mask) => (at & !1, mask.to_le_bytes()),
+            None => (at, [1 << (bit % 8), 0]),
+        };
+        for (at, flips) in (at..len).zip(flips) {
+            // SAFETY: inside the bytes that the caller vouches for.
+            unsafe { *base.add(at) ^= flips };
+        }
     }
 }
 
@@ -282,9 +292,10 @@ mod tests {
 
     #[test]
     fn a_plan_is_read_from_text_and_what_is_wrong_is_named() {
-        let plan: FaultPlan = "drop=5,delay=1000,delay_ms=20,seed=7,flip=2".parse().unwrap();
-        assert_eq!((plan.drop_permille, plan.delay_permille, plan.seed, plan.flip_every), (5, 1000, 7, Some(2)));
-        for wrong in ["", "drop", "drop=x", "drop=1001", "flip=0", "drip=5"] {
+        let plan: FaultPlan = "drop=5,delay=1000,delay_ms=20,seed=7,flip=2,mask=31744".parse().unwrap();
+        assert_eq!((plan.drop_permille, plan.delay_permille, plan.seed), (5, 1000, 7));
+        assert_eq!((plan.flip_every, plan.flip_mask), (Some(2), Some(0x7c00)));
+        for wrong in ["", "drop", "drop=x", "drop=1001", "flip=0", "mask=0", "mask=65536", "drip=5"] {
             let error = wrong.parse::<FaultPlan>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{wrong}`")), "{error}");
         }
@@ -303,6 +314,20 @@ mod tests {
         }
         assert_eq!(flipped, [0, 0, 1, 0, 0, 1, 0, 0, 1]);
         assert!(Flipper::of(Some(&FaultPlan::default())).is_none());
+    }
+
+    #[test]
+    fn a_flipper_with_a_mask_flips_those_bits_of_one_word() {
+        let plan = FaultPlan { flip_every: Some(1), flip_mask: Some(0x7c00), ..FaultPlan::default() };
+        let flipper = Flipper::of(Some(&plan)).unwrap();
+        for _ in 0..50 {
+            let mut bytes = [0u8; 64];
+            // SAFETY: a local array.
+            unsafe { flipper.strike(bytes.as_mut_ptr(), bytes.len()) };
+            let words: Vec<u16> = bytes.chunks(2).map(|w| u16::from_le_bytes([w[0], w[1]])).collect();
+            let struck: Vec<u16> = words.into_iter().filter(|word| *word != 0).collect();
+            assert_eq!(struck, [0x7c00]);
+        }
     }
 
     #[test]
