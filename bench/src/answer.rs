@@ -69,8 +69,10 @@ impl Ask {
 /// One output token as the endpoint told it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnswerToken {
-    /// Its text (or bytes) as reported with its logprob.
+    /// Its text as reported with its logprob.
     pub token: String,
+    /// Its bytes: of a character, perhaps, only a part.
+    pub bytes: Vec<u8>,
     /// Its log-probability.
     pub logprob: f64,
     /// The log-probability of the best alternatives, best first.
@@ -109,7 +111,7 @@ impl Answer {
     /// Says where they part.
     pub fn same_as(&self, other: &Self, tolerance: f64) -> Result<(), String> {
         for (i, (a, b)) in self.tokens.iter().zip(&other.tokens).enumerate() {
-            if a.token != b.token {
+            if (&a.token, &a.bytes) != (&b.token, &b.bytes) {
                 return Err(format!("token {i} is {:?}, expected {:?}", a.token, b.token));
             }
             if (a.logprob - b.logprob).abs() > tolerance {
@@ -181,8 +183,10 @@ impl Collector {
     fn take_chat_logprobs(&mut self, choice: &Value) {
         for entry in choice.pointer("/logprobs/content").and_then(Value::as_array).into_iter().flatten() {
             let top = entry.get("top_logprobs").and_then(Value::as_array);
+            let bytes = entry["bytes"].as_array().into_iter().flatten();
             self.tokens.push(AnswerToken {
-                token: entry["bytes"].to_string() + entry["token"].as_str().unwrap_or_default(),
+                token: entry["token"].as_str().unwrap_or_default().to_owned(),
+                bytes: bytes.filter_map(|byte| u8::try_from(byte.as_u64()?).ok()).collect(),
                 logprob: entry["logprob"].as_f64().unwrap_or(f64::NAN),
                 top: top.into_iter().flatten().filter_map(|t| t["logprob"].as_f64()).collect(),
             });
@@ -201,8 +205,10 @@ impl Collector {
                 .map(|o| o.values().filter_map(Value::as_f64).collect())
                 .unwrap_or_default();
             top.sort_by(|a, b| b.total_cmp(a));
+            let token = token.as_str().unwrap_or_default();
             self.tokens.push(AnswerToken {
-                token: token.as_str().unwrap_or_default().to_owned(),
+                token: token.to_owned(),
+                bytes: told_bytes(token),
                 logprob: value.as_f64().unwrap_or(f64::NAN),
                 top,
             });
@@ -224,5 +230,24 @@ impl Collector {
         }
         let ttft = self.arrivals.first().copied().unwrap_or_else(|| sent.elapsed());
         Ok(Answer { text: self.text, tokens: self.tokens, finish_reason, usage, ttft, arrivals: self.arrivals })
+    }
+}
+
+/// Bytes of a token of a plain completion: its text, or, where that is not whole characters, `bytes:\xNN\xNN…`.
+fn told_bytes(token: &str) -> Vec<u8> {
+    let escaped = token.strip_prefix("bytes:\\x").map(|rest| rest.split("\\x"));
+    let bytes = escaped.and_then(|hex| hex.map(|byte| u8::from_str_radix(byte, 16).ok()).collect());
+    bytes.unwrap_or_else(|| token.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_is_no_text_is_told_as_its_bytes() {
+        for (told, bytes) in [(" né", " né".as_bytes()), ("bytes:\\xc3\\x0a", &[0xc3, 0x0a]), ("bytes:", b"bytes:")] {
+            assert_eq!(told_bytes(told), bytes, "{told}");
+        }
     }
 }

@@ -1,11 +1,12 @@
-//! Token identity: what comes out of separate prefill and decode processes is what one process alone would have said.
+//! Token identity: what comes out of separate prefill and decode processes is what one process alone would have said, and
+//! that is what an independent implementation says (`reference`, in the full tier).
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::Semaphore;
 
-use super::{Findings, Setting, Tier};
+use super::{Findings, Setting, Tier, reference};
 use crate::answer::{Answer, Ask, ask};
 use crate::client::Client;
 use crate::cluster::{Cluster, Plan};
@@ -25,9 +26,19 @@ pub async fn run(setting: &Setting) -> Findings {
     };
     let shape = Shape { count: mock, words: (1, 60), long: 20, max_tokens: 16 };
     compare(&mut findings, setting, "mock", "mock", &shape).await;
-    match &setting.model {
-        Some(model) => compare(&mut findings, setting, "real", &model.display().to_string(), &real).await,
-        None => findings.figure("real model", "not on this machine: `kvrail model pull` fetches it"),
+    let Some(model) = &setting.model else {
+        let missing = "the real model is not on this machine: `kvrail model pull` fetches it";
+        match setting.tier {
+            Tier::Quick => findings.figure("real model", missing),
+            Tier::Full => findings.failure(missing),
+        }
+        return findings;
+    };
+    compare(&mut findings, setting, "real", &model.display().to_string(), &real).await;
+    if setting.tier == Tier::Full
+        && let Err(e) = reference::run(&mut findings, setting, model).await
+    {
+        findings.failure(format!("reference: {e}"));
     }
     findings
 }
@@ -94,7 +105,7 @@ fn differences(findings: &mut Findings, expected: &[Answer], answers: &[Answer],
 }
 
 /// Starts a cluster and asks everything `times` times over; every pass in the order of the prompts.
-async fn pass(plan: &Plan, asks: &Arc<Vec<Ask>>, times: usize) -> Result<Vec<Vec<Answer>>, String> {
+pub(super) async fn pass(plan: &Plan, asks: &Arc<Vec<Ask>>, times: usize) -> Result<Vec<Vec<Answer>>, String> {
     let cluster = Cluster::start(plan).await.map_err(|e| e.to_string())?;
     let model = cluster.model().await.map_err(|e| e.to_string())?;
     let mut passes = Vec::new();

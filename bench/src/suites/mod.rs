@@ -10,6 +10,7 @@ pub mod identity;
 pub mod kv_moves;
 pub mod late_write;
 mod python;
+mod reference;
 pub mod speed;
 
 use std::future::Future;
@@ -63,7 +64,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "identity",
-        promise: "separate prefill and decode processes say, token for token, what one process alone says",
+        promise: "separate prefill and decode processes say, token for token, what one process says, and that is what llama.cpp says",
         run: |setting| Box::pin(async move { identity::run(&setting).await }),
     },
     Suite {

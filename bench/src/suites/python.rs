@@ -32,15 +32,23 @@ pub fn output(command: &Command) -> Result<(bool, String), String> {
     Ok((false, format!("{text}{errors}")))
 }
 
+/// Where suites keep what is made once: kvrail's part of the user's cache directory.
+///
+/// # Errors
+/// If the environment names neither.
+pub fn cache() -> Result<PathBuf, String> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    Ok(cache.or_else(home).ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("kvrail"))
+}
+
 /// Python with the packages of `bench/clients/NAME`: a virtual environment in the user's cache directory, made once and
 /// used again.
 ///
 /// # Errors
 /// If there is no Python, or a package cannot be had.
 pub fn environment(setting: &Setting, name: &str) -> Result<PathBuf, String> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let directory = cache.or_else(home).ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("kvrail/clients");
+    let directory = cache()?.join("clients");
     let python = directory.join("bin/python");
     if !python.is_file() {
         let (ok, text) = output(Command::new("python3").args(["-m", "venv"]).arg(&directory))?;
