@@ -2,7 +2,7 @@
 //! that is what an independent implementation says (`reference`, in the full tier).
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
@@ -14,6 +14,9 @@ use crate::prompts::{Shape, prompts};
 
 /// Requests in flight at a time.
 const CONCURRENCY: usize = 16;
+/// Longest silence of the endpoint: what is said matters here, not when, and a busy machine takes minutes to the first
+/// token of sixteen long prompts.
+const SILENCE_MAX: Duration = Duration::from_secs(600);
 /// Largest difference of two logprobs that are called equal.
 const LOGPROB_TOLERANCE: f64 = 1e-4;
 
@@ -108,9 +111,10 @@ fn differences(findings: &mut Findings, expected: &[Answer], answers: &[Answer],
 pub(super) async fn pass(plan: &Plan, asks: &Arc<Vec<Ask>>, times: usize) -> Result<Vec<Vec<Answer>>, String> {
     let cluster = Cluster::start(plan).await.map_err(|e| e.to_string())?;
     let model = cluster.model().await.map_err(|e| e.to_string())?;
+    let client = cluster.client().with_silence_max(SILENCE_MAX);
     let mut passes = Vec::new();
     for _ in 0..times {
-        let answers = ask_all(&cluster.client(), &model, asks).await.map_err(|e| format!("{e}\n{}", cluster.logs()))?;
+        let answers = ask_all(&client, &model, asks).await.map_err(|e| format!("{e}\n{}", cluster.logs()))?;
         passes.push(answers);
     }
     if plan.prefill > 0 {
