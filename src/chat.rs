@@ -145,17 +145,16 @@ async fn converse(settings: &ChatSettings, question: Option<&str>) -> anyhow::Re
         anyhow::ensure!(!text.trim().is_empty(), "standard input is empty: nothing to ask");
         return conversation.ask(text.trim_end()).await;
     }
-    eprintln!("{} at {}; an empty line or Ctrl-D ends", conversation.model, settings.url);
+    say!("{} at {}; an empty line or Ctrl-D ends", conversation.model, settings.url);
     loop {
-        eprint!("> ");
-        std::io::stderr().flush()?;
+        write!(std::io::stderr(), "> ")?;
         let mut line = String::new();
         // Blocks the one thread there is; nothing else runs between two questions.
         if stdin.lock().read_line(&mut line)? == 0 || line.trim().is_empty() {
             return Ok(());
         }
         if let Err(error) = conversation.ask(line.trim_end()).await {
-            eprintln!("kvrail: {error:#}");
+            say!("kvrail: {error:#}");
         }
     }
 }

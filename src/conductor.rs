@@ -1,6 +1,6 @@
 //! `kvrail conductor`: members, the prefix index, routing.
 
-use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
+use std::{net::SocketAddr, num::NonZeroU32, sync::Arc, time::Duration};
 
 use clap::{ArgMatches, Command};
 use kvrail_conductor::{ConductorAddresses, ConductorConfig, serve_conductor};
@@ -51,10 +51,13 @@ pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     config.core.members_max = own.members.get() as usize;
     config.core.route.local_prefill_tokens_max = own.local_prefill_tokens;
     config.core.route.seed = own.seed;
-    service::block_on(async |shutdown| {
+    service::block_on(arguments, Duration::ZERO, async |life| {
         let ready = |at: &ConductorAddresses| {
-            Ready { grpc: Some(at.grpc), admin: Some(at.admin), ..Ready::new("conductor") }.tell();
+            life.ready(&Ready { grpc: Some(at.grpc), admin: Some(at.admin), ..Ready::new("conductor") });
         };
-        Ok(serve_conductor(config, ready, shutdown.cancelled_owned()).await?)
+        let shutdown = async {
+            let _ = Arc::clone(&life).ending().await;
+        };
+        Ok(serve_conductor(config, ready, shutdown).await?)
     })
 }

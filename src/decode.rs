@@ -1,6 +1,6 @@
 //! `kvrail decode`: a node that computes answers.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use clap::{ArgMatches, Command};
 use kvrail_decode::DecodeConfig;
@@ -59,9 +59,8 @@ pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     config.step_target = own.step_target;
     config.growth_reserved = own.growth_reserved.0;
     config.local_prefill_tokens = own.local_prefill_tokens;
-    config.drain_max = own.drain;
-    service::block_on(async |shutdown| {
-        let ready = |at: &BoundAddresses| service::node_ready("decode", &node_id, at);
-        Ok(kvrail_decode::serve(config, ready, shutdown.cancelled_owned()).await?)
+    service::block_on(arguments, own.drain, async |life| {
+        let ready = |at: &BoundAddresses| life.node_ready("decode", &node_id, at);
+        Ok(kvrail_decode::serve(config, ready, Arc::clone(&life).ending()).await?)
     })
 }

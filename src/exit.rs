@@ -32,6 +32,6 @@ pub fn report(error: &anyhow::Error) -> Exit {
     if error.chain().any(broken_pipe) {
         return Exit::Ok;
     }
-    eprintln!("kvrail: {error:#}");
+    say!("kvrail: {error:#}");
     if error.chain().any(|cause| cause.is::<ConfigError>()) { Exit::Usage } else { Exit::Failure }
 }

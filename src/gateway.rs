@@ -1,6 +1,6 @@
 //! `kvrail gateway`: the OpenAI endpoint.
 
-use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
+use std::{net::SocketAddr, num::NonZeroU32, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::{ArgMatches, Command};
@@ -75,10 +75,11 @@ pub fn command() -> Command {
 /// Runs it.
 pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     let resolved = service::begin(&SERVICE, arguments)?;
-    let config = config(&GatewaySettings::read(&resolved)?)?;
-    service::block_on(async |shutdown| {
-        let ready = |at: SocketAddr| Ready { http: Some(at), ..Ready::new("gateway") }.tell();
-        Ok(serve_gateway(config, ready, shutdown.cancelled_owned()).await?)
+    let own = GatewaySettings::read(&resolved)?;
+    let config = config(&own)?;
+    service::block_on(arguments, own.drain, async |life| {
+        let ready = |at: SocketAddr| life.ready(&Ready { http: Some(at), ..Ready::new("gateway") });
+        Ok(serve_gateway(config, ready, Arc::clone(&life).ending()).await?)
     })
 }
 
@@ -103,6 +104,5 @@ fn config(own: &GatewaySettings) -> anyhow::Result<GatewayConfig> {
     config.body_timeout = Duration::from_millis(own.body_timeout_ms.get().into());
     config.request_timeout = own.request_timeout;
     config.max_tokens_default = own.max_tokens.get();
-    config.drain_max = own.drain;
     Ok(config)
 }

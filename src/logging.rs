@@ -18,6 +18,8 @@ pub fn start(filter: &str) -> Result<(), ConfigError> {
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
+        // A full disk must not be the end of a service that could do without its log.
+        .log_internal_errors(false)
         .try_init();
     Ok(())
 }

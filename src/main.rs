@@ -1,6 +1,11 @@
 //! The one binary: subcommands only. What a subcommand does is in the module of its name.
 
 #![forbid(unsafe_code)]
+// Both panic where nobody reads: `say!`, or `writeln!` and its error.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod say;
 
 mod bench;
 mod chat;

@@ -1,6 +1,6 @@
 //! `kvrail prefill`: a node that computes prompts.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use clap::{ArgMatches, Command};
 use kvrail_node::{BoundAddresses, Role};
@@ -50,9 +50,8 @@ pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     config.limits.chunk_tokens = own.chunk_tokens.get();
     config.limits.tokens_max = own.queue_tokens;
     config.limits.requests_max = own.queue_requests.get() as usize;
-    config.drain_max = own.drain;
-    service::block_on(async |shutdown| {
-        let ready = |at: &BoundAddresses| service::node_ready("prefill", &node_id, at);
-        Ok(kvrail_prefill::run(config, ready, shutdown.cancelled_owned()).await?)
+    service::block_on(arguments, own.drain, async |life| {
+        let ready = |at: &BoundAddresses| life.node_ready("prefill", &node_id, at);
+        Ok(kvrail_prefill::run(config, ready, Arc::clone(&life).ending()).await?)
     })
 }

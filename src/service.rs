@@ -1,6 +1,13 @@
 //! What all services do at start: settings shown, logs begun, the parent watched, signals heard.
 
-use std::future::Future;
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use clap::{Arg, ArgMatches, Command};
 use kvrail_node::BoundAddresses;
@@ -14,8 +21,11 @@ use crate::{
     exit::Exit,
     logging,
     ready::Ready,
-    signals,
+    signals::Termination,
 };
+
+/// Time for open requests when the process that started this one is gone, and nobody would end this one otherwise.
+const ORPHAN_DRAIN_MAX: Duration = Duration::from_secs(5);
 
 settings! {
     /// What every service has.
@@ -43,54 +53,96 @@ pub fn command(service: &'static Service, about: &'static str, example: &'static
 pub fn begin(service: &'static Service, arguments: &ArgMatches) -> anyhow::Result<Resolved> {
     follow_parent(arguments)?;
     let resolved = load(service, &SERVICES, arguments)?;
-    eprintln!("{resolved}");
+    say!("{resolved}");
     logging::start(&CommonSettings::read(&resolved)?.log)?;
     Ok(resolved)
 }
 
 /// Ends this process with its parent: the kernel sends SIGTERM when `kvrail up` is gone, however it went.
 fn follow_parent(arguments: &ArgMatches) -> anyhow::Result<()> {
-    let Some(parent) = arguments.get_one::<i32>("parent").copied().and_then(Pid::from_raw) else { return Ok(()) };
+    let Some(parent) = parent(arguments) else { return Ok(()) };
     set_parent_process_death_signal(Some(Signal::TERM))?;
     // It may have died before the kernel knew that we care.
     anyhow::ensure!(getppid() == Some(parent), "the process that started this one ({parent:?}) is gone");
     Ok(())
 }
 
-/// Tells that a node is ready, and where.
-pub fn node_ready(role: &str, node_id: &str, at: &BoundAddresses) {
-    let ready = Ready {
-        node_id: Some(node_id.to_owned()),
-        grpc: Some(at.grpc),
-        transfer: Some(at.transfer),
-        admin: Some(at.admin),
-        ..Ready::new(role)
-    };
-    ready.tell();
+fn parent(arguments: &ArgMatches) -> Option<Pid> {
+    arguments.get_one::<i32>("parent").copied().and_then(Pid::from_raw)
 }
 
-/// Runs a service on a runtime of its own until it ends; the token is cancelled by the first Ctrl-C or SIGTERM.
+/// How a running service meets the world: it says that it is ready, and hears when it is to end.
+pub struct Life {
+    ready: AtomicBool,
+    ending: CancellationToken,
+    drain: Duration,
+    parent: Option<Pid>,
+}
+
+impl Life {
+    /// Tells that the service is ready, and where.
+    pub fn ready(&self, ready: &Ready) {
+        self.ready.store(true, Ordering::Relaxed);
+        ready.tell();
+    }
+
+    /// Tells that a node is ready, and where.
+    pub fn node_ready(&self, role: &str, node_id: &str, at: &BoundAddresses) {
+        self.ready(&Ready {
+            node_id: Some(node_id.to_owned()),
+            grpc: Some(at.grpc),
+            transfer: Some(at.transfer),
+            admin: Some(at.admin),
+            ..Ready::new(role)
+        });
+    }
+
+    /// Resolves when the service is to end, with the time that open requests get.
+    pub async fn ending(self: Arc<Self>) -> Duration {
+        self.ending.cancelled().await;
+        let orphaned = self.parent.is_some() && getppid() != self.parent;
+        if orphaned { self.drain.min(ORPHAN_DRAIN_MAX) } else { self.drain }
+    }
+
+    /// The first signal begins the drain; the second ends the process at once, and so does the first where nothing was
+    /// ready: a model that is still being read is nobody's request.
+    async fn hear(&self, mut termination: Termination) {
+        let name = termination.recv().await;
+        if self.ready.load(Ordering::Relaxed) {
+            tracing::info!("{name}: draining");
+            self.ending.cancel();
+            let name = termination.recv().await;
+            tracing::warn!("{name} again: ending at once");
+        } else {
+            tracing::info!("{name} before this was ready: ending at once");
+        }
+        std::process::exit(Exit::Failure as i32);
+    }
+}
+
+/// Runs a service on a runtime of its own until it ends; open requests get `drain` after the first signal.
 ///
 /// # Errors
 /// Those of the service.
 pub fn block_on<F: Future<Output = anyhow::Result<()>>>(
-    serve: impl FnOnce(CancellationToken) -> F,
+    arguments: &ArgMatches,
+    drain: Duration,
+    serve: impl FnOnce(Arc<Life>) -> F,
 ) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let shutdown = CancellationToken::new();
-        let mut termination = signals::Termination::listen()?;
-        let cancel = shutdown.clone();
-        tokio::spawn(async move {
-            let name = termination.recv().await;
-            tracing::info!("{name}: draining");
-            cancel.cancel();
-            // Whoever asks twice does not want to wait.
-            let name = termination.recv().await;
-            tracing::warn!("{name} again: ending at once");
-            std::process::exit(Exit::Failure as i32);
+        let life = Arc::new(Life {
+            ready: AtomicBool::new(false),
+            ending: CancellationToken::new(),
+            drain,
+            parent: parent(arguments),
         });
-        serve(shutdown).await
+        let termination = Termination::listen()?;
+        tokio::spawn({
+            let life = Arc::clone(&life);
+            async move { life.hear(termination).await }
+        });
+        serve(life).await
     })?;
     Ok(Exit::Ok)
 }

@@ -1,6 +1,7 @@
-//! Ctrl-C and SIGTERM.
+//! The signals that ask a process to end: Ctrl-C, SIGTERM, and SIGHUP when the terminal goes away.
 
 use std::{
+    future::pending,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,29 +14,47 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 
-/// Both signals that ask a process to end.
+/// The signals that ask a process to end.
 #[derive(Debug)]
 pub struct Termination {
     interrupt: Signal,
     terminate: Signal,
+    /// None under `nohup`, which asks that this one be ignored.
+    hangup: Option<Signal>,
 }
 
 impl Termination {
-    /// Takes both over; must be called in a runtime.
+    /// Takes them over; must be called in a runtime.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn listen() -> std::io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let hangup = (!hangup_is_ignored()).then(|| signal(SignalKind::hangup())).transpose()?;
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hangup })
     }
 
     /// Resolves when one arrives, with its name.
     pub async fn recv(&mut self) -> &'static str {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => "Ctrl-C",
             _ = self.terminate.recv() => "SIGTERM",
+            _ = hangup => "SIGHUP",
         }
     }
+}
+
+/// Whether whoever started this process had SIGHUP ignored, by the mask in proc(5); a handler would undo that.
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (SignalKind::hangup().as_raw_value() - 1)) != 0
 }
 
 /// A flag that the first of the signals sets, for work that has no runtime.

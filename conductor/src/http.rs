@@ -33,17 +33,16 @@ impl Default for HttpConfig {
 /// Pause after a failed accept (no file descriptors, say), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop`, then lets open requests end for at most `drain_max` and cuts the rest.
+/// Serves until `stop`, then lets open requests end until `cut`.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     config: HttpConfig,
     stop: CancellationToken,
-    drain_max: Duration,
+    cut: CancellationToken,
 ) {
     let slots = Arc::new(Semaphore::new(config.connections_max));
     let connections = TaskTracker::new();
-    let cut = CancellationToken::new();
     loop {
         // The slot first: past the bound, connections wait in the kernel's queue.
         let slot = tokio::select! {
@@ -74,11 +73,7 @@ pub(crate) async fn serve(
     }
     drop(listener);
     connections.close();
-    if tokio::time::timeout(drain_max, connections.wait()).await.is_err() {
-        tracing::warn!(connections = connections.len(), "the drain took too long; cutting what is open");
-        cut.cancel();
-        connections.wait().await;
-    }
+    connections.wait().await;
 }
 
 async fn connection(stream: TcpStream, router: Router, config: HttpConfig, stop: CancellationToken) {

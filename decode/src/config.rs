@@ -38,8 +38,6 @@ pub struct DecodeConfig {
     pub deadline_default: Duration,
     /// Longest deadline that a request may name; longer ones are cut.
     pub deadline_max: Duration,
-    /// Time for running requests to end after the drain began.
-    pub drain_max: Duration,
 }
 
 impl DecodeConfig {
@@ -62,7 +60,6 @@ impl DecodeConfig {
             heartbeat: Duration::from_secs(1),
             deadline_default: Duration::from_secs(300),
             deadline_max: Duration::from_secs(3600),
-            drain_max: Duration::from_secs(30),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvrail_node::serve as life;
 use kvrail_node::{BoundAddresses, Node, NodeError, Role};
@@ -13,7 +14,8 @@ use crate::core::Core;
 use crate::service::DecodeService;
 use crate::steps;
 
-/// Loads the model and serves until `shutdown` resolves and what runs has ended (or [`DecodeConfig::drain_max`] is over).
+/// Loads the model and serves until `shutdown` resolves with the time that running requests get, and then until they have
+/// ended or that time is over.
 ///
 /// `ready` is called once, with the addresses, when requests are served.
 ///
@@ -22,13 +24,13 @@ use crate::steps;
 pub async fn serve(
     config: DecodeConfig,
     ready: impl FnOnce(&BoundAddresses),
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = Duration>,
 ) -> Result<(), NodeError> {
     if config.node.role != Role::Decode {
         return Err(NodeError::Config("the decode service needs a node of the decode role".into()));
     }
     let started = Node::start(config.node.clone()).await?;
-    let (node, drain_max) = (started.node, config.drain_max);
+    let node = started.node;
     let core = Core::new(node.clone(), config);
     let thread = steps::spawn(Arc::clone(&core), started.executor)
         .map_err(|error| NodeError::Service(format!("no thread for the step loop: {error}")))?;
@@ -36,8 +38,7 @@ pub async fn serve(
     let bytes = node.config().grpc.message_bytes_max;
     let server = DecodeServer::new(service.clone()).max_decoding_message_size(bytes).max_encoding_message_size(bytes);
 
-    let result =
-        life::run(node, started.sockets, Routes::new(server), Arc::new(service), ready, shutdown, drain_max).await;
+    let result = life::run(node, started.sockets, Routes::new(server), Arc::new(service), ready, shutdown).await;
     core.stop();
     // At most one step; a panic in it was told by the node's failure.
     let _ = tokio::task::spawn_blocking(move || thread.join()).await;

@@ -260,13 +260,11 @@ async fn a_drain_finishes_what_runs_and_refuses_the_rest() {
 
 #[tokio::test]
 async fn a_drain_that_takes_too_long_ends_streams_so_that_they_can_move() {
-    let mut config = slow(40, Duration::from_millis(20));
-    config.drain_max = Duration::from_millis(100);
-    let mut d = Decode::start(config).await;
+    let mut d = Decode::start(slow(40, Duration::from_millis(20))).await;
     let asked = request(prompt(1, 32), 400);
     let mut running = d.open(asked.clone()).await;
     running.message().await.expect("open").expect("accepted");
-    d.begin_stop();
+    d.begin_stop_within(Duration::from_millis(100));
     let answer = Answer::of(running).await;
     let failure = answer.failure.as_ref().expect("cut off");
     assert_eq!((failure.code.as_str(), failure.retryable), ("draining", true));

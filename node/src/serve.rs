@@ -28,7 +28,7 @@ pub trait Service: Send + Sync + 'static {
     fn abort(&self);
 }
 
-/// Runs `routes` until `shutdown` resolves or the node fails, then drains for at most `drain_max`.
+/// Runs `routes` until the node fails or `shutdown` resolves, with the time that running requests get to end.
 ///
 /// `ready` is called once, when requests are served.
 ///
@@ -40,8 +40,7 @@ pub async fn run(
     routes: Routes,
     service: Arc<dyn Service>,
     ready: impl FnOnce(&BoundAddresses),
-    shutdown: impl Future<Output = ()>,
-    drain_max: Duration,
+    shutdown: impl Future<Output = Duration>,
 ) -> Result<(), NodeError> {
     let stop = CancellationToken::new();
     let admin = Arc::new(Admin { node: node.clone(), service: Arc::clone(&service), membership: OnceLock::new() });
@@ -60,7 +59,7 @@ pub async fn run(
     ready(addresses);
 
     let result = tokio::select! {
-        () = shutdown => Ok(()),
+        drain_max = shutdown => Ok(drain_max),
         reason = node.failed() => Err(NodeError::Service(reason)),
         ended = &mut grpc_server => match ended {
             Ok(Err(error)) => Err(error.into()),
@@ -68,7 +67,7 @@ pub async fn run(
             Err(error) => Err(NodeError::Service(format!("the gRPC server: {error}"))),
         },
     };
-    drain(&node, service.as_ref(), if result.is_ok() { drain_max } else { Duration::ZERO }).await;
+    drain(&node, service.as_ref(), *result.as_ref().unwrap_or(&Duration::ZERO)).await;
     if let Some(membership) = membership {
         membership.leave(STOP_STEP_MAX).await;
     }
@@ -80,7 +79,7 @@ pub async fn run(
     let admin_abort = admin_server.abort_handle();
     let _ = tokio::time::timeout(STOP_STEP_MAX, admin_server).await;
     admin_abort.abort();
-    result
+    result.map(drop)
 }
 
 async fn drain(node: &Node, service: &dyn Service, drain_max: Duration) {

@@ -67,8 +67,10 @@ async fn a_node_tells_how_it_is_and_drains() {
         Routes::default(),
         Arc::clone(&service) as _,
         move |at| ready.send(*at).expect("the test waits"),
-        async { stopped.await.expect("told") },
-        Duration::from_millis(50),
+        async {
+            stopped.await.expect("told");
+            Duration::from_millis(50)
+        },
     ));
     let at = is_ready.await.expect("ready");
     assert_eq!(get(at.admin, "/healthz").await.0, 200);
@@ -104,7 +106,6 @@ async fn a_service_that_fails_ends_the_node_with_its_reason() {
         Arc::new(Nothing::default()),
         |_| {},
         std::future::pending(),
-        Duration::from_secs(60),
     );
     let error = end.await.expect_err("failed");
     assert!(matches!(error, NodeError::Service(reason) if reason.contains("step loop")));

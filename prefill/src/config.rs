@@ -17,8 +17,6 @@ pub struct PrefillConfig {
     pub deadline_default: Duration,
     /// Longest deadline that a request may name.
     pub deadline_max: Duration,
-    /// Time that running requests get when the node goes away.
-    pub drain_max: Duration,
 }
 
 impl PrefillConfig {
@@ -37,7 +35,6 @@ impl PrefillConfig {
             },
             deadline_default: Duration::from_secs(120),
             deadline_max: Duration::from_secs(3600),
-            drain_max: Duration::from_secs(30),
         }
     }
 }

@@ -31,6 +31,7 @@ mod step;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvrail_node::{BoundAddresses, Node, NodeError, Started, serve};
 use kvrail_proto::v1::prefill_server::PrefillServer;
@@ -38,17 +39,18 @@ use tonic::service::Routes;
 
 pub use config::PrefillConfig;
 
-/// Runs a prefill node until `shutdown` resolves, then drains it. `ready` is called when requests are served.
+/// Runs a prefill node until `shutdown` resolves with the time that running requests get, then drains it. `ready` is called
+/// when requests are served.
 ///
 /// # Errors
 /// [`NodeError`] if a part cannot start, or breaks.
 pub async fn run(
     config: PrefillConfig,
     ready: impl FnOnce(&BoundAddresses),
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = Duration>,
 ) -> Result<(), NodeError> {
     let Started { node, executor, sockets } = Node::start(config.node.clone()).await?;
-    let (drain_max, message_bytes_max) = (config.drain_max, config.node.grpc.message_bytes_max);
+    let message_bytes_max = config.node.grpc.message_bytes_max;
     let shared = Arc::new(shared::Shared::new(node.clone(), config));
     let steps = step::spawn(Arc::clone(&shared), executor)
         .map_err(|error| NodeError::Service(format!("the step thread: {error}")))?;
@@ -56,7 +58,7 @@ pub async fn run(
         .max_decoding_message_size(message_bytes_max)
         .max_encoding_message_size(message_bytes_max);
     let routes = Routes::new(service);
-    let result = serve::run(node, sockets, routes, Arc::clone(&shared) as _, ready, shutdown, drain_max).await;
+    let result = serve::run(node, sockets, routes, Arc::clone(&shared) as _, ready, shutdown).await;
     shared.queue.stop();
     // Ends with its step; a panic has been told to the node already.
     let _ = tokio::task::spawn_blocking(move || steps.join()).await;

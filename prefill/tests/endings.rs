@@ -219,7 +219,7 @@ async fn a_drain_lets_what_runs_end() {
         while node.status().await["requests"]["running"] == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        node.begin_shutdown();
+        node.begin_shutdown(support::PATIENCE);
     };
     let (outcome, ()) = tokio::join!(call, drain);
     assert_eq!(outcome.first.token.map(|t| t.token), Some(greedy(&decode, &tokens)));

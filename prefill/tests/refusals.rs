@@ -75,16 +75,13 @@ async fn a_full_line_says_when_to_come_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_draining_node_refuses_and_ends_what_takes_too_long() {
-    let mut node = Node::start("mock:prefill_us=1000", TransportKind::Tcp, |config| {
-        config.drain_max = std::time::Duration::from_millis(300);
-    })
-    .await;
+    let mut node = Node::start("mock:prefill_us=1000", TransportKind::Tcp, |_| {}).await;
     let decode = Decode::new(&node, TransportKind::Tcp, 4);
     let mut client = node.client();
     // It waits for a lease that never comes.
     let mut stuck = Call::open(&mut client, decode.start(&prompt(1, 40))).await;
     let Some(Reply::Queued(_)) = stuck.next().await else { panic!("queued first") };
-    node.begin_shutdown();
+    node.begin_shutdown(std::time::Duration::from_millis(300));
     within("the drain to begin", async {
         loop {
             let late = Call::open(&mut client, decode.start(&prompt(2, 40))).await.failure().await;

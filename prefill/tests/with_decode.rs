@@ -113,7 +113,10 @@ async fn answers_are_those_of_the_model_alone(transport: TransportKind) {
         move |at| {
             let _ = tell.send(*at);
         },
-        async move { drop(stopped.await) },
+        async move {
+            drop(stopped.await);
+            PATIENCE
+        },
     ));
     let at = within("the decode node", ready).await.expect("it starts");
     let client = DecodeClient::new(grpc::channel(&GrpcConfig::default(), &at.grpc.to_string()).expect("an address"));

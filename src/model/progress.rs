@@ -31,8 +31,8 @@ impl Progress {
         });
         if bar.is_none() {
             match total {
-                Some(total) => eprintln!("{what}: {} to go", size(total)),
-                None => eprintln!("{what}"),
+                Some(total) => say!("{what}: {} to go", size(total)),
+                None => say!("{what}"),
             }
         }
         Self { what: what.to_owned(), total, done: 0, told: 0, bar }
@@ -47,7 +47,7 @@ impl Progress {
                 let tenth = done.saturating_mul(10) / total;
                 if tenth > self.told && tenth <= 10 {
                     self.told = tenth;
-                    eprintln!("{}: {}0 % ({})", self.what, tenth, size(done));
+                    say!("{}: {}0 % ({})", self.what, tenth, size(done));
                 }
             }
             _ => {}

@@ -85,12 +85,12 @@ pub fn pull(cache: &Cache, source: &Source, stop: &AtomicBool) -> Result<PathBuf
     if target.is_file() {
         let found = hash_file(&target, stop)?;
         if found == source.sha256() {
-            eprintln!("{} is here and verified", source.file());
+            say!("{} is here and verified", source.file());
             return Ok(target);
         }
         // Somebody changed it: what lies in the cache under this name must be this file.
         fs::remove_file(&target).map_err(PullError::io(&target))?;
-        eprintln!("{} was here with another hash ({found}); fetching it again", source.file());
+        say!("{} was here with another hash ({found}); fetching it again", source.file());
     }
     let part = cache.dir().join(format!("{}.part", source.file()));
     let found = match source {
@@ -106,7 +106,7 @@ pub fn pull(cache: &Cache, source: &Source, stop: &AtomicBool) -> Result<PathBuf
         return Err(PullError::WrongHash { what, found, wanted: source.sha256().to_owned() });
     }
     finish(&part, &target)?;
-    eprintln!("{}: sha256 verified", source.file());
+    say!("{}: sha256 verified", source.file());
     Ok(target)
 }
 

@@ -7,6 +7,10 @@ use std::{
 };
 
 use anyhow::Context;
+use rustix::{
+    io::Errno,
+    process::{Pid, test_kill_process},
+};
 
 /// Runs whose logs are kept, this one included.
 const RUNS_MAX: usize = 5;
@@ -53,14 +57,17 @@ fn runs_dir() -> PathBuf {
     state.unwrap_or_else(std::env::temp_dir).join("kvrail").join("logs")
 }
 
-/// Removes all but the newest runs, so that with this one no more than [`RUNS_MAX`] are left.
+/// Removes all but the newest runs, so that with this one no more than [`RUNS_MAX`] are left, and those that still run.
 fn prune(runs: &Path) {
     let Ok(entries) = fs::read_dir(runs) else { return };
     // Only what this program names: seconds, a dash, a process id.
-    let ours =
-        |name: &str| name.split_once('-').is_some_and(|(a, b)| a.parse::<u64>().is_ok() && b.parse::<u32>().is_ok());
+    let over = |name: &str| {
+        let Some((seconds, id)) = name.split_once('-') else { return false };
+        let Some(pid) = id.parse().ok().and_then(Pid::from_raw) else { return false };
+        seconds.parse::<u64>().is_ok() && test_kill_process(pid) == Err(Errno::SRCH)
+    };
     let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).filter(|name| ours(name)).collect();
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).filter(|name| over(name)).collect();
     names.sort();
     let surplus = (names.len() + 1).saturating_sub(RUNS_MAX);
     for name in names.iter().take(surplus) {
@@ -84,13 +91,15 @@ mod tests {
     #[test]
     fn the_oldest_runs_go_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["1-1", "2-1", "3-1", "4-1", "5-1", "6-1", "mine", "7-x"] {
+        // No process has such an id: the kernel's are below 2^22.
+        let mut runs: Vec<String> = (1..=6).map(|second| format!("{second}-{}", i32::MAX)).collect();
+        runs.extend(["mine".into(), "7-x".into(), format!("0-{}", std::process::id())]);
+        for name in &runs {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         prune(dir.path());
-        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        left.sort();
-        assert_eq!(left, ["3-1", "4-1", "5-1", "6-1", "7-x", "mine"]);
+        let gone: Vec<_> = runs.iter().filter(|name| !dir.path().join(name).exists()).collect();
+        assert_eq!(gone, [&runs[0], &runs[1]]);
     }
 
     #[test]

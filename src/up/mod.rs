@@ -16,8 +16,15 @@ mod supervisor;
 
 pub use show::model_name;
 
-use std::{io::IsTerminal, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{
+    io::{ErrorKind, IsTerminal},
+    net::{SocketAddr, TcpListener},
+    num::NonZeroU32,
+    path::PathBuf,
+    time::Duration,
+};
 
+use anyhow::Context;
 use clap::{ArgMatches, Command};
 use kvrail_bench::client::Client;
 
@@ -31,7 +38,7 @@ use crate::{
 settings! {
     /// Settings of `kvrail up`.
     pub struct UpSettings {
-        /// Model: a GGUF file, a known name, or mock[:key=value,...]. Without one the default model is used, and fetched if it is not here.
+        /// Model: a GGUF file, a known name, which is fetched if it is not here, or mock[:key=value,...]; without one, the default model.
         model: Option<String> = "";
         /// Prefill nodes; with none the decode nodes compute prompts themselves.
         prefill: u32 = "1";
@@ -49,7 +56,7 @@ settings! {
         log_dir: Option<PathBuf> = "";
         /// Log filter of the services, like info or kvrail_transfer=debug,info.
         log: String = "info";
-        /// Longest wait for requests to finish on Ctrl-C.
+        /// Longest wait for requests to finish on Ctrl-C; then they end with an error.
         drain: Duration = "15s";
         /// Restarts in a row after which a process that keeps dying is given up.
         restarts: u32 = "5";
@@ -71,16 +78,30 @@ pub fn command() -> Command {
 /// Runs it.
 pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     let resolved = load(&SERVICE, &SERVICES, arguments)?;
-    eprintln!("{resolved}");
+    say!("{resolved}");
     let settings = UpSettings::read(&resolved)?;
+    check_free(settings.http)?;
     let model = match &settings.model {
         Some(text) if node::mock(text)?.is_some() => text.clone(),
-        Some(text) => model::existing(text)?.display().to_string(),
-        None => model::ensure_default(&signals::flag_on_interrupt()?)?.display().to_string(),
+        text => {
+            let stop = signals::flag_on_interrupt()?;
+            model::ensure(text.as_deref(), &stop)?.display().to_string()
+        }
     };
     let plan = plan::Plan::new(&settings, &model, arguments.get_one::<String>("config").cloned())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(supervise(&settings, plan))
+}
+
+/// Finds out before minutes of downloading and loading whether the endpoint could stand; the gateway has the last word.
+fn check_free(http: SocketAddr) -> anyhow::Result<()> {
+    match TcpListener::bind(http) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => anyhow::bail!(
+            "{http} is in use, perhaps by another `kvrail up`: end that one, or give this one another address with --http \
+             (port 0 takes a free one)"
+        ),
+        other => other.map(drop).with_context(|| format!("cannot listen on {http}")),
+    }
 }
 
 async fn supervise(settings: &UpSettings, plan: plan::Plan) -> anyhow::Result<Exit> {
@@ -90,8 +111,9 @@ async fn supervise(settings: &UpSettings, plan: plan::Plan) -> anyhow::Result<Ex
     let outcome = tokio::select! {
         outcome = attend(settings, &mut pool) => outcome,
         name = termination.recv() => {
-            eprintln!("\n{name}: finishing what runs (again: at once)");
-            Ok(Exit::Ok)
+            say!("\n{name}: finishing what runs, for at most {} s (again: at once)", settings.drain.as_secs_f64());
+            // Whoever waits for the one answer did not get it.
+            Ok(if settings.ask.is_some() { Exit::Failure } else { Exit::Ok })
         }
     };
     // However it went, nothing stays behind.
@@ -106,8 +128,15 @@ async fn supervise(settings: &UpSettings, plan: plan::Plan) -> anyhow::Result<Ex
 async fn attend(settings: &UpSettings, pool: &mut supervisor::Supervisor) -> anyhow::Result<Exit> {
     pool.start().await?;
     let endpoint = pool.endpoint()?;
-    show::when_serving(endpoint, pool.node_counts()).await?;
-    let model = show::model_name(&Client::new(&endpoint.to_string())?).await?;
+    let counts = pool.node_counts();
+    let serving = async {
+        show::when_serving(endpoint, counts).await?;
+        show::model_name(&Client::new(&endpoint.to_string())?).await
+    };
+    let model = tokio::select! {
+        model = serving => model?,
+        failed = pool.watch() => failed.map(|never| match never {})?,
+    };
     show::table(pool, endpoint, &model)?;
     let Some(question) = &settings.ask else {
         if !std::io::stdout().is_terminal() {

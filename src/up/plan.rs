@@ -1,6 +1,6 @@
 //! Who is started, in which order, with which arguments.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context;
 
@@ -55,6 +55,7 @@ pub struct Plan {
     model: String,
     transport: String,
     http: SocketAddr,
+    drain: Duration,
     log: String,
     config: Option<String>,
 }
@@ -81,6 +82,7 @@ impl Plan {
             model: model.to_owned(),
             transport: settings.transport.to_string(),
             http: settings.http,
+            drain: settings.drain,
             log: settings.log.clone(),
             config,
         })
@@ -114,6 +116,9 @@ impl Plan {
                 flag("http", &http.to_string());
             }
         }
+        if spec.role != Role::Conductor {
+            flag("drain", &format!("{}ms", self.drain.as_millis()));
+        }
         flag("log", &self.log);
         if let Some(config) = &self.config {
             flag("config", config);
@@ -131,6 +136,7 @@ pub(super) fn test_plan(program: PathBuf, specs: Vec<Spec>) -> Plan {
         model: "mock".into(),
         transport: "tcp".into(),
         http: ([127, 0, 0, 1], 0).into(),
+        drain: Duration::from_secs(15),
         log: "info".into(),
         config: None,
     }

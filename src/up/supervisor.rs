@@ -1,9 +1,9 @@
 //! All processes of a pool, from start to drain.
 
-use std::{convert::Infallible, net::SocketAddr, process::ExitStatus, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, bail};
-use futures::future::{join_all, select_all};
+use futures::future::{join_all, select_all, try_join_all};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -13,6 +13,9 @@ use super::{
     plan::{Plan, Role, Spec},
 };
 use crate::ready::Ready;
+
+/// Time to say goodbye once requests have ended: what open streams are told, fences, members that leave.
+const FAREWELL_MAX: Duration = Duration::from_secs(5);
 
 /// A process that is, or should be, running.
 #[derive(Debug)]
@@ -31,12 +34,61 @@ impl Member {
         self.child.as_ref().map(Child::pid)
     }
 
-    /// Resolves when it has ended; never, if it does not run.
-    async fn ended(&mut self) -> std::io::Result<ExitStatus> {
-        match &mut self.child {
-            Some(child) => child.ended().await,
-            None => std::future::pending().await,
+    /// Starts it; `conductor` is where the conductor is.
+    fn spawn(&mut self, plan: &Plan, logs: &Logs, conductor: Option<SocketAddr>) -> anyhow::Result<()> {
+        let args = plan.args(&self.spec, conductor, self.ready.as_ref());
+        let log = logs.path(&self.spec.name);
+        self.child = Some(Child::start(&plan.program, &self.spec.name, &args, log)?);
+        Ok(())
+    }
+
+    /// Keeps it running: when it dies, it is started again, later each time.
+    async fn tend(
+        &mut self,
+        plan: &Plan,
+        logs: &Logs,
+        conductor: Option<SocketAddr>,
+        restarts: u32,
+    ) -> anyhow::Result<Infallible> {
+        loop {
+            let (how, ran) = self.death().await;
+            let name = &self.spec.name;
+            match self.backoff.handle_death(ran, restarts) {
+                Decision::Again { wait, attempt } => {
+                    say!("{name} {how}; restart {attempt} of {restarts} in {} ms", wait.as_millis());
+                    sleep(wait).await;
+                }
+                Decision::GiveUp => {
+                    let log = logs.path(name);
+                    let end = tail(&log, 12);
+                    bail!("{name} {how}, after {restarts} restarts; its log {} ends:\n{end}", log.display());
+                }
+            }
+            if let Err(error) = self.spawn(plan, logs, conductor) {
+                say!("{error:#}");
+                continue;
+            }
+            let Some(child) = &mut self.child else { continue };
+            match child.ready().await {
+                Ok(ready) => {
+                    say!("{} is ready again, pid {}", self.spec.name, ready.pid);
+                    self.ready = Some(ready);
+                }
+                Err(error) => {
+                    say!("{error}");
+                    child.kill().await;
+                }
+            }
         }
+    }
+
+    /// Resolves when it does not run (any more): how it ended, and how long it ran.
+    async fn death(&mut self) -> (String, Duration) {
+        let Some(child) = &mut self.child else { return ("could not be started".into(), Duration::ZERO) };
+        let how = child.ended().await.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let ran = child.age();
+        self.child = None;
+        (format!("ended ({how})"), ran)
     }
 }
 
@@ -89,39 +141,21 @@ impl Supervisor {
     /// # Errors
     /// The first process that does not become ready, with the end of its log.
     pub async fn start(&mut self) -> anyhow::Result<()> {
-        let first: Vec<usize> = self.of(|role| role == Role::Conductor);
-        let rest: Vec<usize> = self.of(|role| role != Role::Conductor);
-        for group in [first, rest] {
+        for conductors in [true, false] {
             let begun = Instant::now();
-            for &index in &group {
-                eprintln!("starting {}", self.members[index].spec.name);
-                self.spawn(index)?;
-            }
-            let chosen = self.members.iter_mut().enumerate().filter(|(index, _)| group.contains(index));
-            let waits = chosen.filter_map(|(_, member)| {
-                let name = member.spec.name.clone();
-                let (child, told) = (member.child.as_mut()?, &mut member.ready);
-                Some(async move {
-                    *told = Some(child.ready().await?);
-                    eprintln!("{name} is ready ({:.1} s)", begun.elapsed().as_secs_f64());
-                    anyhow::Ok(())
-                })
+            let conductor = self.address(Role::Conductor, |ready| ready.grpc);
+            let (plan, logs) = (&self.plan, &self.logs);
+            let group = self.members.iter_mut().filter(|member| (member.spec.role == Role::Conductor) == conductors);
+            let starts = group.map(async |member| {
+                say!("starting {}", member.spec.name);
+                member.spawn(plan, logs, conductor)?;
+                let Some(child) = &mut member.child else { return Ok(()) };
+                member.ready = Some(child.ready().await?);
+                say!("{} is ready ({:.1} s)", member.spec.name, begun.elapsed().as_secs_f64());
+                anyhow::Ok(())
             });
-            futures::future::try_join_all(waits).await?;
+            try_join_all(starts).await?;
         }
-        Ok(())
-    }
-
-    fn of(&self, wanted: impl Fn(Role) -> bool) -> Vec<usize> {
-        (0..self.members.len()).filter(|&index| wanted(self.members[index].spec.role)).collect()
-    }
-
-    fn spawn(&mut self, index: usize) -> anyhow::Result<()> {
-        let conductor = self.address(Role::Conductor, |ready| ready.grpc);
-        let member = &mut self.members[index];
-        let args = self.plan.args(&member.spec, conductor, member.ready.as_ref());
-        let log = self.logs.path(&member.spec.name);
-        member.child = Some(Child::start(&self.plan.program, &member.spec.name, &args, log)?);
         Ok(())
     }
 
@@ -130,64 +164,18 @@ impl Supervisor {
     /// # Errors
     /// A process that died as often as allowed.
     pub async fn watch(&mut self) -> anyhow::Result<Infallible> {
-        loop {
-            let (index, status) = self.death().await;
-            let member = &mut self.members[index];
-            let name = member.spec.name.clone();
-            let ran = member.child.take().map_or(Duration::ZERO, |child| child.age());
-            match member.backoff.handle_death(ran, self.restarts) {
-                Decision::Again { wait, attempt } => {
-                    eprintln!(
-                        "{name} ended ({status}); starting it again in {} ms ({attempt}. time)",
-                        wait.as_millis()
-                    );
-                    sleep(wait).await;
-                    self.revive(index).await;
-                }
-                Decision::GiveUp => {
-                    let log = self.logs.path(&name);
-                    bail!(
-                        "{name} ended ({status}) and was started again {} times; its log {} ends:\n{}",
-                        self.restarts,
-                        log.display(),
-                        tail(&log, 12)
-                    );
-                }
-            }
-        }
-    }
-
-    /// Starts a process again; one that does not become ready is left for the next round of [`Supervisor::watch`].
-    async fn revive(&mut self, index: usize) {
-        if let Err(error) = self.spawn(index) {
-            eprintln!("{error:#}");
-            return;
-        }
-        let member = &mut self.members[index];
-        let Some(child) = &mut member.child else { return };
-        match child.ready().await {
-            Ok(ready) => {
-                eprintln!("{} is ready again, pid {}", member.spec.name, ready.pid);
-                member.ready = Some(ready);
-            }
-            Err(error) => {
-                eprintln!("{error}");
-                child.kill().await;
-            }
-        }
-    }
-
-    /// The next process that ends.
-    async fn death(&mut self) -> (usize, String) {
-        let waits = self.members.iter_mut().map(|member| Box::pin(member.ended()));
-        let (ended, index, _) = select_all(waits).await;
-        (index, ended.map_or_else(|error| error.to_string(), |status| status.to_string()))
+        let conductor = self.address(Role::Conductor, |ready| ready.grpc);
+        let (plan, logs, restarts) = (&self.plan, &self.logs, self.restarts);
+        // Side by side: one that takes its time must not keep another down.
+        let tended = self.members.iter_mut().map(|member| Box::pin(member.tend(plan, logs, conductor, restarts)));
+        select_all(tended).await.0
     }
 
     /// Ends everything in order: the gateway first, which finishes its streams while the nodes still serve; then the
-    /// nodes; the conductor last. What is still there after `bound` is killed.
-    pub async fn drain(&mut self, bound: Duration) {
-        let deadline = Instant::now() + bound;
+    /// nodes; the conductor last. Requests get `requests_max`, which the processes were told as well; what is still there
+    /// [`FAREWELL_MAX`] later is killed.
+    pub async fn drain(&mut self, requests_max: Duration) {
+        let deadline = Instant::now() + requests_max + FAREWELL_MAX;
         for stage in [&[Role::Gateway][..], &[Role::Prefill, Role::Decode], &[Role::Conductor]] {
             let mut ending: Vec<&mut Member> =
                 self.members.iter_mut().filter(|member| stage.contains(&member.spec.role)).collect();
@@ -208,7 +196,7 @@ impl Supervisor {
             if let Some(mut child) = member.child.take()
                 && child.status().is_none()
             {
-                eprintln!("{} had to be killed", member.spec.name);
+                say!("{} had to be killed", member.spec.name);
                 child.kill().await;
             }
         }

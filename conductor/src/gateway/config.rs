@@ -54,8 +54,6 @@ pub struct GatewayConfig {
     pub migration_wait: Duration,
     /// How long members are kept that a newly started conductor does not know yet.
     pub members_keep: Duration,
-    /// Time that open requests get when the gateway stops.
-    pub drain_max: Duration,
     /// The routing policy for when the conductor does not answer.
     pub route: RouteConfig,
 }
@@ -86,7 +84,6 @@ impl GatewayConfig {
             migrations_max: 4,
             migration_wait: Duration::from_secs(15),
             members_keep: Duration::from_secs(5),
-            drain_max: Duration::from_secs(30),
             route: RouteConfig::default(),
         }
     }

@@ -80,7 +80,10 @@ pub(super) async fn drive(task: Arc<Task>, index: u32, choice: u32, events: Even
         Err(error) => return drop(events.send((index, Event::Failed(error))).await),
     };
     let limit = task.gateway.config.request_timeout;
-    let result = timeout_at(task.deadline, state.run()).await.unwrap_or_else(|_| Err(ApiError::deadline(limit)));
+    let result = tokio::select! {
+        result = timeout_at(task.deadline, state.run()) => result.unwrap_or_else(|_| Err(ApiError::deadline(limit))),
+        () = task.gateway.ended() => Err(ApiError::cut_off()),
+    };
     if let Err(error) = result {
         tracing::info!(request = %task.request_id, choice = index, code = error.code, message = %error.message, "choice failed");
         drop(events.send((index, Event::Failed(error))).await);

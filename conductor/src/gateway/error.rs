@@ -116,6 +116,14 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, "draining", message).retry(Duration::from_secs(1))
     }
 
+    /// 503: did not end before this gateway had to.
+    pub fn cut_off() -> Self {
+        Self {
+            message: "This gateway is shutting down, and the request did not end in time".into(),
+            ..Self::draining()
+        }
+    }
+
     /// 503: nobody can serve it.
     pub fn no_nodes(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, "no_nodes", message).retry(Duration::from_secs(1))

@@ -32,6 +32,7 @@ mod view;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -42,14 +43,18 @@ use state::Gateway;
 pub use auth::ApiKey;
 pub use config::GatewayConfig;
 
-/// Serves until `shutdown` resolves, then lets open requests end; `ready` is called once, when the listener stands.
+/// Time for the errors of requests that had to end, to clients that read them.
+const FAREWELL_MAX: Duration = Duration::from_secs(2);
+
+/// Serves until `shutdown` resolves with the time that open requests get; those that need longer end with an error.
+/// `ready` is called once, when the listener stands.
 ///
 /// # Errors
 /// [`ServeError`] if the address is taken or the conductor's cannot be.
 pub async fn serve_gateway(
     config: GatewayConfig,
     ready: impl FnOnce(SocketAddr),
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = Duration>,
 ) -> Result<(), ServeError> {
     let (listener, address) = bind(config.http).await?;
     let reason = |e: tonic::transport::Error| ServeError::Config {
@@ -57,28 +62,36 @@ pub async fn serve_gateway(
         reason: format!("`{}` is not host:port ({e})", config.conductor),
     };
     let gateway = Arc::new(Gateway::new(config.clone()).map_err(reason)?);
-    let stop = CancellationToken::new();
+    let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
     // Whatever way this ends, the server ends too.
-    let _guard = stop.clone().drop_guard();
+    let _guards = (stop.clone().drop_guard(), cut.clone().drop_guard());
     let router = routes::router(Arc::clone(&gateway));
-    let drain_max = config.drain_max;
-    let mut server = tokio::spawn(http::serve(listener, router, config.server, stop.clone(), drain_max));
+    let mut server = tokio::spawn(http::serve(listener, router, config.server, stop.clone(), cut.clone()));
 
     tracing::info!(http = %address, conductor = %config.conductor, model = %config.model, "gateway serving");
     ready(address);
     let follow = gateway.pool.follow();
     let mut follow = std::pin::pin!(follow);
-    tokio::select! {
-        () = shutdown => {}
-        () = &mut follow => {}
+    let drain_max = tokio::select! {
+        drain_max = shutdown => drain_max,
+        () = &mut follow => Duration::ZERO,
         _ = &mut server => return Ok(()),
-    }
+    };
     gateway.drain();
     stop.cancel();
     // Streams that move while the gateway drains need the members too.
-    tokio::select! {
-        _ = &mut server => {}
-        () = &mut follow => {}
+    let drained = tokio::select! {
+        _ = &mut server => true,
+        () = &mut follow => false,
+        () = tokio::time::sleep(drain_max) => false,
+    };
+    if !drained {
+        tracing::warn!(requests = gateway.requests_open(), "the drain took too long; ending what is open");
+        gateway.end_requests();
+        if tokio::time::timeout(FAREWELL_MAX, &mut server).await.is_err() {
+            cut.cancel();
+            let _ = server.await;
+        }
     }
     Ok(())
 }

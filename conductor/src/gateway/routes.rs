@@ -100,7 +100,10 @@ async fn serve(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> R
     let salt = tenant(&gateway, &request)?.to_owned();
     let mut ticket = gateway.admit(endpoint)?;
     let deadline = Instant::now() + gateway.config.request_timeout;
-    let started = start(&gateway, endpoint, request, salt, deadline).await;
+    let started = tokio::select! {
+        started = start(&gateway, endpoint, request, salt, deadline) => started,
+        () = gateway.ended() => Err(ApiError::cut_off()),
+    };
     let Started { asked, renderer, tasks, prompt_tokens } = started.inspect_err(|error| ticket.fail(error))?;
 
     let (sender, events) = mpsc::channel(EVENTS_MAX);

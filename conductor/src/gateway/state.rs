@@ -7,6 +7,7 @@ use std::time::Instant;
 use metrics::{Counter, Gauge, Histogram};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use super::auth::Keys;
 use super::config::GatewayConfig;
@@ -57,6 +58,7 @@ pub(super) struct Gateway {
     pub keys: Keys,
     slots: Arc<Semaphore>,
     draining: AtomicBool,
+    ending: CancellationToken,
     pub started: Instant,
 }
 
@@ -69,6 +71,7 @@ impl Gateway {
             keys: Keys::new(config.api_keys.clone()),
             slots: Arc::new(Semaphore::new(config.requests_max)),
             draining: AtomicBool::new(false),
+            ending: CancellationToken::new(),
             started: Instant::now(),
             config,
         })
@@ -76,6 +79,16 @@ impl Gateway {
 
     pub(super) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The time of open requests is over: they end now, with an error.
+    pub(super) fn end_requests(&self) {
+        self.ending.cancel();
+    }
+
+    /// Resolves when [`Gateway::end_requests`] was called.
+    pub(super) async fn ended(&self) {
+        self.ending.cancelled().await;
     }
 
     /// Takes a request in, unless there are too many or the gateway is going away.
@@ -91,7 +104,7 @@ impl Gateway {
         Ok(Ticket { gateway, arrived: Instant::now(), outcome: "client_gone", first_token: false, _slot: slot })
     }
 
-    fn requests_open(&self) -> usize {
+    pub(super) fn requests_open(&self) -> usize {
         self.config.requests_max - self.slots.available_permits()
     }
 }

@@ -116,7 +116,7 @@ pub async fn serve_conductor(
     let state = Arc::new(State::new(config, stop.clone()));
 
     let admin_router = admin::router(Arc::clone(&state) as _);
-    tokio::spawn(http::serve(admin_listener, admin_router, HttpConfig::default(), stop.clone(), STOP_MAX));
+    tokio::spawn(http::serve(admin_listener, admin_router, HttpConfig::default(), stop.clone(), stop.clone()));
     let service = ConductorServer::new(rpc::Rpc(Arc::clone(&state)))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);

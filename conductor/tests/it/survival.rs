@@ -152,16 +152,20 @@ async fn a_gateway_that_stops_lets_its_streams_end() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_may_not_wait_longer_cuts_its_streams() {
-    let mut cluster = Cluster::start_with(Script::Letters, 1, |config| {
-        config.drain_max = Duration::from_millis(200);
-    })
-    .await;
-    cluster.nodes[0].pace(Duration::from_millis(50));
-    let mut stream = post_stream(cluster.http(), PLAIN, &body(json!({"stream": true, "max_tokens": 1000}))).await;
+async fn a_gateway_that_may_not_wait_longer_ends_its_requests_with_an_error() {
+    let mut cluster = paced(1, Duration::from_millis(50)).await;
+    let http = cluster.http();
+    let mut stream = post_stream(http, PLAIN, &body(json!({"stream": true, "max_tokens": 1000}))).await;
     assert!(matches!(stream.next().await, Event::Chunk(_)));
+    let whole = tokio::spawn(async move { post(http, PLAIN, &body(json!({"max_tokens": 1000}))).await });
+    eventually("both run", async || cluster.active() == 2).await;
+    cluster.gateway.process.ask_to_stop_within(Duration::from_millis(200));
+    let (_, end) = stream.rest().await;
+    let Event::Error(error) = end else { panic!("{end:?}: neither a reason nor [DONE] but an error") };
+    assert_eq!(error["error"]["code"], "draining", "{error}");
+    let whole = whole.await.unwrap();
+    assert_eq!((whole.status, &whole.json()["error"]["code"]), (503, &json!("draining")));
     cluster.gateway.process.stop().await;
-    assert_eq!(stream.rest().await.1, Event::End, "cut, with neither a reason nor [DONE]");
     eventually("the node is free", async || cluster.active() == 0).await;
 }
 

@@ -38,22 +38,23 @@ pub fn config_of(model: MockOptions, pool_blocks: u32) -> DecodeConfig {
     DecodeConfig { queue_wait_max: Duration::from_secs(60), ..DecodeConfig::new(node) }
 }
 
+/// Time that requests get to end.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
+
 /// A running decode node.
 pub struct Decode {
     pub at: BoundAddresses,
     pub client: DecodeClient<Channel>,
-    stop: Option<oneshot::Sender<()>>,
+    stop: Option<oneshot::Sender<Duration>>,
     task: JoinHandle<Result<(), NodeError>>,
 }
 
 impl Decode {
     pub async fn start(config: DecodeConfig) -> Self {
-        let (stop, stopped) = oneshot::channel::<()>();
+        let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let shutdown = async {
-                let _ = stopped.await;
-            };
+            let shutdown = async { stopped.await.unwrap_or(DRAIN_MAX) };
             kvrail_decode::serve(config, move |at| ready.send(*at).expect("the test waits"), shutdown).await
         });
         let at = is_ready.await.expect("ready");
@@ -101,8 +102,13 @@ impl Decode {
 
     /// Tells it to go, as SIGTERM does.
     pub fn begin_stop(&mut self) {
+        self.begin_stop_within(DRAIN_MAX);
+    }
+
+    /// Tells it to go, and how long requests may take to end.
+    pub fn begin_stop_within(&mut self, drain_max: Duration) {
         if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
+            let _ = stop.send(drain_max);
         }
     }
 

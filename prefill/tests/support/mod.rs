@@ -42,7 +42,7 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 pub struct Node {
     pub addresses: BoundAddresses,
     pub spec: ModelSpec,
-    shutdown: Option<oneshot::Sender<()>>,
+    shutdown: Option<oneshot::Sender<Duration>>,
     pub running: JoinHandle<Result<(), NodeError>>,
 }
 
@@ -58,13 +58,13 @@ impl Node {
         config.limits.fill_tokens = 32;
         change(&mut config);
         let (tell, ready) = oneshot::channel();
-        let (shutdown, stop) = oneshot::channel::<()>();
+        let (shutdown, stop) = oneshot::channel();
         let running = tokio::spawn(kvrail_prefill::run(
             config,
             move |addresses| {
                 let _ = tell.send(*addresses);
             },
-            async move { drop(stop.await) },
+            async move { stop.await.unwrap_or(PATIENCE) },
         ));
         let addresses = within("the node", ready).await.expect("the node starts");
         Self { addresses, spec, shutdown: Some(shutdown), running }
@@ -102,14 +102,14 @@ impl Node {
         .await
     }
 
-    /// Begins the drain.
-    pub fn begin_shutdown(&mut self) {
-        let _ = self.shutdown.take().map(|shutdown| shutdown.send(()));
+    /// Begins the drain; requests get so long to end.
+    pub fn begin_shutdown(&mut self, drain_max: Duration) {
+        let _ = self.shutdown.take().map(|shutdown| shutdown.send(drain_max));
     }
 
     /// Drains the node, which must end well.
     pub async fn stop(mut self) {
-        self.begin_shutdown();
+        self.begin_shutdown(PATIENCE);
         within("the node to stop", &mut self.running).await.expect("no panic").expect("a clean end");
     }
 }

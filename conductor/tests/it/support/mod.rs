@@ -31,12 +31,12 @@ pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
 /// A service on a runtime of its own, so that it can be killed like a process.
 pub struct Process {
     runtime: Option<Runtime>,
-    stop: Option<oneshot::Sender<()>>,
+    stop: Option<oneshot::Sender<Duration>>,
     ended: Option<oneshot::Receiver<()>>,
 }
 
 impl Process {
-    pub fn start<F: Future<Output = ()> + Send + 'static>(body: impl FnOnce(oneshot::Receiver<()>) -> F) -> Self {
+    pub fn start<F: Future<Output = ()> + Send + 'static>(body: impl FnOnce(oneshot::Receiver<Duration>) -> F) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (stop, stopped) = oneshot::channel();
         let (end, ended) = oneshot::channel();
@@ -65,6 +65,11 @@ impl Process {
 
     pub fn ask_to_stop(&mut self) {
         drop(self.stop.take());
+    }
+
+    /// Asks it to stop; what is open may take so long to end.
+    pub fn ask_to_stop_within(&mut self, drain_max: Duration) {
+        let _ = self.stop.take().map(|stop| stop.send(drain_max));
     }
 }
 
@@ -107,9 +112,7 @@ pub struct Gateway {
 pub async fn gateway(config: GatewayConfig) -> Gateway {
     let (ready, address) = oneshot::channel();
     let process = Process::start(|stop| async move {
-        let shutdown = async {
-            let _ = stop.await;
-        };
+        let shutdown = async { stop.await.unwrap_or(Duration::from_secs(30)) };
         serve_gateway(config, |address| ready.send(address).unwrap(), shutdown).await.unwrap();
     });
     Gateway { process, address: address.await.unwrap() }

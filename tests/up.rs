@@ -1,0 +1,240 @@
+//! `kvrail up` from outside: whatever ends it, nobody is left behind, and clients hear how their requests ended.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use kvrail_bench::client::{Client, ClientError};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// Longest wait for anything: far beyond what is needed on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A token every 10 ms.
+const MODEL: &str = "mock:step_us=10000";
+/// Tokens of an answer that takes more than a minute.
+const LONG: u32 = 8000;
+
+fn up(logs: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvrail"));
+    command.args(["up", "--model", MODEL, "--log-dir"]).arg(logs).args(args).stdin(Stdio::null());
+    command
+}
+
+/// A running pool.
+struct Pool {
+    process: Child,
+    endpoint: String,
+    children: Vec<i32>,
+    _logs: tempfile::TempDir,
+}
+
+impl Pool {
+    fn start(args: &[&str]) -> Self {
+        Self::start_with_logs(tempfile::tempdir().unwrap(), args)
+    }
+
+    fn start_with_logs(logs: tempfile::TempDir, args: &[&str]) -> Self {
+        let errors = fs::File::create(logs.path().join("up.err")).unwrap();
+        let mut command = up(logs.path(), &["--http", "127.0.0.1:0"]);
+        let mut process = command.args(args).stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let said = || fs::read_to_string(logs.path().join("up.err")).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it is not ready: {}", said()));
+        let children = children_of(process.id());
+        assert_eq!(children.len(), 4, "conductor, P, D and gateway");
+        Self { process, endpoint: ready["http"].as_str().unwrap().to_owned(), children, _logs: logs }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.endpoint).unwrap()
+    }
+
+    /// The status with which it ends, once nobody of it is left and nobody listens.
+    fn nothing_is_left(mut self, within: Duration) -> Option<i32> {
+        let begun = Instant::now();
+        let left = |pids: &[i32]| pids.iter().copied().filter(|pid| runs(*pid)).collect::<Vec<_>>();
+        let mut status = None;
+        while status.is_none() || !left(&self.children).is_empty() {
+            assert!(begun.elapsed() < within, "after {within:?}: {status:?}, left {:?}", left(&self.children));
+            status = status.or_else(|| self.process.try_wait().unwrap());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(std::net::TcpStream::connect(&self.endpoint).is_err(), "somebody still listens");
+        status.unwrap().code()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// State and parent of a process, from proc(5).
+fn stat(pid: &str) -> Option<(String, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}
+
+fn runs(pid: i32) -> bool {
+    stat(&pid.to_string()).is_some_and(|(state, _)| state != "Z" && state != "X")
+}
+
+fn children_of(parent: u32) -> Vec<i32> {
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    pids.filter(|pid| stat(pid).is_some_and(|(_, of)| of == parent)).map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// What ended a stream: nothing but `[DONE]`, or an error's code.
+type Outcome = Result<(), String>;
+
+async fn stream(client: Client, tokens: u32) -> Outcome {
+    let body = json!({"model": "mock", "prompt": "one two", "max_tokens": tokens, "ignore_eos": true, "stream": true});
+    let code = |error: ClientError| {
+        let said = match &error {
+            ClientError::ErrorEvent(event) => event.clone(),
+            ClientError::Http { body, .. } => serde_json::from_str(body).unwrap_or_default(),
+            _ => Value::Null,
+        };
+        said["error"]["code"].as_str().map_or_else(|| error.to_string(), str::to_owned)
+    };
+    let mut events = match client.stream("/v1/completions", &body).await {
+        Ok(events) => events,
+        Err(error) => return Err(code(error)),
+    };
+    while events.next().await.map_err(code)?.is_some() {}
+    Ok(())
+}
+
+/// Begins `count` streams of so many tokens, and waits until all of them run.
+async fn load(pool: &Pool, tokens: &[u32]) -> Vec<tokio::task::JoinHandle<Outcome>> {
+    let streams = tokens.iter().map(|tokens| tokio::spawn(stream(pool.client(), *tokens))).collect();
+    let begun = Instant::now();
+    while pool.client().get("/status").await.unwrap()["requests"]["open"] != tokens.len() {
+        assert!(begun.elapsed() < PATIENCE, "the requests do not run");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    streams
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn signals_under_load_end_it_in_order_and_leave_nothing() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let pool = Pool::start(&["--drain", "3s"]);
+        // Half of them can end in time, half cannot.
+        let streams = load(&pool, &[[100; 8], [LONG; 8]].concat()).await;
+        pool.signal(signal);
+        for (at, stream) in streams.into_iter().enumerate() {
+            let expected = if at < 8 { Ok(()) } else { Err("draining".to_owned()) };
+            assert_eq!(stream.await.unwrap(), expected, "{signal:?}, stream {at}");
+        }
+        assert_eq!(pool.nothing_is_left(PATIENCE), Some(0), "{signal:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_second_ctrl_c_ends_it_at_once() {
+    let pool = Pool::start(&["--drain", "1h"]);
+    let streams = load(&pool, &[LONG; 2]).await;
+    pool.signal(Signal::INT);
+    // The first one was heard when new connections are refused.
+    while pool.client().get("/healthz").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    pool.signal(Signal::INT);
+    assert_eq!(pool.nothing_is_left(PATIENCE), Some(0));
+    for stream in streams {
+        assert!(stream.await.unwrap().is_err(), "cut in the middle");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_killed_supervisor_takes_everybody_along() {
+    let pool = Pool::start(&["--drain", "1h"]);
+    let streams = load(&pool, &[LONG; 4]).await;
+    pool.signal(Signal::KILL);
+    for stream in streams {
+        assert_eq!(stream.await.unwrap(), Err("draining".into()), "streams end with a word");
+    }
+    assert_eq!(pool.nothing_is_left(PATIENCE), None);
+}
+
+fn fails(command: &mut Command) -> String {
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    said
+}
+
+#[test]
+fn a_second_one_is_told_that_the_address_is_taken() {
+    let pool = Pool::start(&[]);
+    let logs = tempfile::tempdir().unwrap();
+    let said = fails(&mut up(logs.path(), &["--http", &pool.endpoint]));
+    assert!(said.contains("is in use, perhaps by another `kvrail up`") && said.contains("--http"), "{said}");
+    assert!(!said.contains("starting"), "nothing is started in vain: {said}");
+    pool.signal(Signal::TERM);
+    assert_eq!(pool.nothing_is_left(PATIENCE), Some(0));
+}
+
+#[test]
+fn a_log_directory_that_cannot_be_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file: PathBuf = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let said = fails(&mut up(&file.join("logs"), &["--http", "127.0.0.1:0"]));
+    assert!(said.contains("directory for logs") && said.contains("Not a directory"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_full_disk_costs_the_logs_and_nothing_else() {
+    let logs = tempfile::tempdir().unwrap();
+    for name in ["conductor", "gateway", "prefill-0", "decode-0"] {
+        symlink("/dev/full", logs.path().join(format!("{name}.log"))).unwrap();
+    }
+    let pool = Pool::start_with_logs(logs, &["--log", "debug"]);
+    assert_eq!(stream(pool.client(), 20).await, Ok(()));
+    assert_eq!(children_of(pool.process.id()), pool.children, "nobody was started again");
+    pool.signal(Signal::TERM);
+    assert_eq!(pool.nothing_is_left(PATIENCE), Some(0));
+}
+
+#[test]
+fn nohup_is_obeyed() {
+    let logs = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_kvrail");
+    let script = format!("trap '' HUP; exec {program} up --model {MODEL} --http 127.0.0.1:0 --log-dir \"$0\"");
+    let mut process = Command::new("sh")
+        .args(["-c", &script])
+        .arg(logs.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(process.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    assert!(line.contains("\"ready\":true"), "{line}");
+    let pid = Pid::from_child(&process);
+    kill_process(pid, Signal::HUP).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(process.try_wait().unwrap().is_none(), "it should have ignored SIGHUP");
+    kill_process(pid, Signal::TERM).unwrap();
+    let mut said = String::new();
+    process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(process.wait().unwrap().success() && said.contains("SIGTERM") && !said.contains("SIGHUP"), "{said}");
+}
