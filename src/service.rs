@@ -129,7 +129,8 @@ pub fn block_on<F: Future<Output = anyhow::Result<()>>>(
     drain: Duration,
     serve: impl FnOnce(Arc<Life>) -> F,
 ) -> anyhow::Result<Exit> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_start(kvrail_transfer::urgent).build()?;
     runtime.block_on(async {
         let life = Arc::new(Life {
             ready: AtomicBool::new(false),

@@ -18,7 +18,7 @@
 //! | `config`, `transfer`, `notify`, `telemetry` | its values: settings, requests and reports, notifications, counts |
 //! | `start`, `submit` | starting an engine; checking a request before it is planned |
 //! | `core`, `mailbox` | what threads and handles share |
-//! | `worker` | the threads that move bytes |
+//! | `worker`, `urgent` | the threads that move bytes, and how the scheduler treats them |
 //! | [`plan`] | sans-I/O: coalesce, slice, choose, window, retry |
 //! | `session` | handshake, leases, fencing, peer health |
 //! | `memory` | regions: host memory and sealed memfds |
@@ -58,6 +58,7 @@ mod sync;
 mod telemetry;
 mod transfer;
 mod transport;
+mod urgent;
 mod worker;
 
 pub use config::EngineConfig;
@@ -70,3 +71,4 @@ pub use telemetry::EngineStats;
 pub use transfer::{FailureKind, Quiesce, RailBytes, Report, SubmitError, Transfer, TransferError, TransferRequest};
 pub use transport::TransportKind;
 pub use transport::fault::{FaultPlan, FaultPlanError};
+pub use urgent::urgent;

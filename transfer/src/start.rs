@@ -84,7 +84,10 @@ pub(crate) fn start(config: EngineConfig) -> Result<Arc<Core>, EngineError> {
 }
 
 fn spawn(core: &Core, name: String, body: impl FnOnce() + Send + 'static) -> Result<(), EngineError> {
-    let thread = std::thread::Builder::new().name(name).spawn(body);
+    let thread = std::thread::Builder::new().name(name).spawn(|| {
+        crate::urgent();
+        body();
+    });
     thread.map(drop).map_err(|source| {
         core.stop();
         EngineError::Os { what: "starting a thread", source }
