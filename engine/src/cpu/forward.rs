@@ -18,6 +18,7 @@ use kvrail_kv::DType;
 const ATTENTION_ROWS: usize = 16;
 
 /// A token of the batch.
+#[derive(Clone, Copy)]
 struct Row {
     chunk: usize,
     position: usize,
@@ -63,6 +64,9 @@ pub(super) fn forward(
         });
         on_layer(index as u32);
     }
+    if !pass.keep_wanted() {
+        return vec![None; batch.len()];
+    }
     model.threads.enter(|| {
         pass.rest_of_layer(model.weights.layers.len() - 1);
         pass.logits()
@@ -78,21 +82,50 @@ impl<'a> Pass<'a> {
             .flat_map(|(chunk, c)| (0..c.tokens.len()).map(move |i| Row { chunk, position: c.position as usize + i }))
             .collect();
         let count = rows.len();
-        let attention_rows = model.threads.share(count).min(ATTENTION_ROWS);
-        let padded = count.next_multiple_of(attention_rows);
-        Self {
+        let mut pass = Self {
             turns: rows.iter().flat_map(|row| model.rope.turns(row.position as u32)).collect(),
-            attention_rows,
+            attention_rows: 0,
             x: Tiles::new(count, config.hidden),
             qkv: Tiles::new(count, (config.heads + 2 * config.kv_heads) * config.head_dim),
-            attended: vec![Vec16::ZERO; padded * config.heads * config.head_dim / 16],
+            attended: Vec::new(),
             hidden: Tiles::new(count, config.ffn),
             acts: Acts::default(),
             model,
             batch,
             kv,
             rows,
+        };
+        pass.share_attention();
+        pass
+    }
+
+    /// How attention is shared between threads, and where its results go.
+    fn share_attention(&mut self) {
+        let (config, count) = (&self.model.config, self.rows.len());
+        self.attention_rows = self.model.threads.share(count).min(ATTENTION_ROWS);
+        let padded = count.next_multiple_of(self.attention_rows);
+        self.attended.resize(padded * config.heads * config.head_dim / 16, Vec16::ZERO);
+    }
+
+    /// Goes on with those rows alone whose logits are wanted: once the last layer's keys and values are written, nothing
+    /// depends on the others. False if no row is left.
+    fn keep_wanted(&mut self) -> bool {
+        let ends = self.batch.iter().scan(0, |end, chunk| {
+            *end += chunk.tokens.len();
+            Some((*end - 1, chunk.want_logits))
+        });
+        let kept: Vec<usize> = ends.filter(|end| end.1).map(|end| end.0).collect();
+        if kept.is_empty() || kept.len() == self.rows.len() {
+            return !kept.is_empty();
         }
+        let pairs = self.model.rope.pairs();
+        self.turns = kept.iter().flat_map(|&row| &self.turns[row * pairs..][..pairs]).copied().collect();
+        self.rows = kept.iter().map(|&row| self.rows[row]).collect();
+        self.x = self.x.pick(&kept);
+        self.qkv = self.qkv.pick(&kept);
+        self.hidden = Tiles::new(kept.len(), self.model.config.ffn);
+        self.share_attention();
+        true
     }
 
     fn embed(&mut self) {
@@ -223,35 +256,20 @@ impl<'a> Pass<'a> {
         (self.model.kernels.attend)(Attend { pages, first, group, queries: &queries, scale, out });
     }
 
-    /// Logits after the last row of each chunk that wants them.
+    /// Logits of the rows that were kept, each at its chunk.
     fn logits(&mut self) -> Vec<Option<Logits>> {
-        let model = self.model;
-        let chunks = model.config.hidden / 16;
-        let ends = self.batch.iter().scan(0, |end, chunk| {
-            *end += chunk.tokens.len();
-            Some((*end - 1, chunk.want_logits))
-        });
-        let wanted: Vec<usize> = ends.clone().filter(|end| end.1).map(|end| end.0).collect();
-        let last: Vec<Vec16> = wanted
-            .iter()
-            .flat_map(|&row| (0..chunks).map(move |chunk| (row, chunk)))
-            .map(|(r, c)| *self.x.at(r, c))
-            .collect();
-        if wanted.is_empty() {
-            return vec![None; self.batch.len()];
-        }
-        let view = View { data: &last, segment_chunks: chunks, segment_stride: 0, row_stride: chunks };
+        let (model, rows) = (self.model, self.rows.len());
         let matrix = model.weights.output.as_ref().unwrap_or(&model.weights.embedding);
-        let mut out = Tiles::new(wanted.len(), matrix.outputs);
-        prepare(model, &mut self.acts, view, wanted.len(), Some(&model.weights.final_norm), &[matrix]);
+        let mut out = Tiles::new(rows, matrix.outputs);
+        prepare(model, &mut self.acts, self.x.view(), rows, Some(&model.weights.final_norm), &[matrix]);
         multiply(model, matrix, &self.acts, &mut out, false);
-        let mut rows = 0..wanted.len();
-        let logits_of = |row| {
-            let mut logits: Logits = (0..matrix.tiles()).flat_map(|chunk| out.at(row, chunk).0).collect();
+        let mut all = vec![None; self.batch.len()];
+        for (i, row) in self.rows.iter().enumerate() {
+            let mut logits: Logits = (0..matrix.tiles()).flat_map(|chunk| out.at(i, chunk).0).collect();
             logits.truncate(matrix.outputs);
-            logits
-        };
-        ends.map(|(_, wants)| if wants { rows.next().map(logits_of) } else { None }).collect()
+            all[row.chunk] = Some(logits);
+        }
+        all
     }
 }
 

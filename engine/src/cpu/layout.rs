@@ -87,6 +87,12 @@ impl Tiles {
     pub(super) fn at(&self, row: usize, chunk: usize) -> &Vec16 {
         &self.data[chunk * self.rows + row]
     }
+
+    /// These rows alone.
+    pub(super) fn pick(&self, rows: &[usize]) -> Self {
+        let chunks = self.data.chunks_exact(self.rows);
+        Self { rows: rows.len(), data: chunks.flat_map(|chunk| rows.iter().map(|&row| chunk[row])).collect() }
+    }
 }
 
 /// Rows of activations, in segments of `segment_chunks` contiguous chunks.
