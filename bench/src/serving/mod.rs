@@ -31,6 +31,11 @@ pub use report::{Expect, Report, Streams, WireHidden};
 
 /// Transfers of a turn that moves everything at once.
 const AT_ONCE_TRANSFERS: u64 = 9;
+/// Prompts of a turn at least: with few streams each asks several, one after the other. The median of some says more
+/// than one, which a single tick of the host moves by a tenth.
+const PROMPTS_A_TURN: usize = 4;
+/// Prompts of a turn whose hand-off is timed.
+const HAND_OFFS: usize = 5;
 /// Number of the contender with separate pools.
 const SEPARATE: usize = 0;
 /// Number of the contender in one process.
@@ -99,10 +104,10 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// One turn: all streams ask at once, and all have their whole answer.
+/// One turn: all streams ask at once, each one prompt after the other, until all have their whole answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Served {
-    /// Mean time to first token of the streams, seconds.
+    /// Median time to first token, seconds.
     pub ttft: f64,
     /// Output tokens a second, all streams together.
     pub tokens_per_s: f64,
@@ -178,26 +183,33 @@ impl Side {
         Ok(all)
     }
 
-    /// Asks everything at once.
-    async fn ask_all(&self, asks: &[Ask]) -> Result<Vec<Answer>, ServeError> {
+    /// Asks with that many streams at once.
+    async fn ask_all(&self, asks: &[Ask], streams: usize) -> Result<Vec<Answer>, ServeError> {
         let client = self.cluster.client();
-        let answers = asks.iter().map(|question| ask(&client, &self.model, question));
-        futures::future::try_join_all(answers).await.map_err(|source| ServeError::Endpoint {
+        let one = async |stream: &[Ask]| {
+            let mut answers = Vec::with_capacity(stream.len());
+            for question in stream {
+                answers.push(ask(&client, &self.model, question).await?);
+            }
+            Ok(answers)
+        };
+        let answers = futures::future::try_join_all(asks.chunks(asks.len() / streams).map(one)).await;
+        answers.map(|all| all.concat()).map_err(|source| ServeError::Endpoint {
             who: self.who,
             source,
             logs: self.cluster.logs(),
         })
     }
 
-    async fn serve(&self, asks: &[Ask]) -> Result<Served, ServeError> {
+    async fn serve(&self, asks: &[Ask], streams: usize) -> Result<Served, ServeError> {
         let (before, own) = (self.usage(), Usage::own());
         let started = Instant::now();
-        let answers = self.ask_all(asks).await?;
+        let answers = self.ask_all(asks, streams).await?;
         let seconds = started.elapsed().as_secs_f64();
         let used = self.usage() - before + (Usage::own() - own);
         let tokens = answers.iter().map(|a| a.tokens.len()).sum::<usize>() as f64;
         Ok(Served {
-            ttft: answers.iter().map(|a| a.ttft.as_secs_f64()).sum::<f64>() / answers.len() as f64,
+            ttft: median(answers.iter().map(|a| a.ttft.as_secs_f64())),
             tokens_per_s: tokens / seconds,
             cpu_s_per_token: used.cpu.as_secs_f64() / tokens,
             waiting: used.delay.as_secs_f64() / seconds,
@@ -240,38 +252,49 @@ pub fn run(options: &Options, binary: &Path, far: &FarCommand) -> Result<Report,
     Ok(report)
 }
 
-/// Questions that were never asked before.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Prompts that so many streams ask in a turn.
+fn prompts_a_turn(streams: usize) -> usize {
+    PROMPTS_A_TURN.div_ceil(streams) * streams
+}
+
+/// Questions that were never asked before: the turn of `streams` streams in a round.
 fn questions(options: &Options, streams: usize, round: usize, words: usize) -> Vec<Ask> {
-    let question = |stream: usize| {
-        let number = (streams << 32 | round << 8 | stream) as u64;
+    let question = |prompt: usize| {
+        let number = (streams << 32 | round << 8 | prompt) as u64;
         let mut rng = SmallRng::seed_from_u64(options.seed << 48 ^ number);
         let mut ask = Ask::plain(format!("{number} {}", text(&mut rng, words)), options.tokens);
         ask.ignore_eos = true;
         ask
     };
-    (0..streams).map(question).collect()
+    (0..prompts_a_turn(streams)).map(question).collect()
 }
 
 fn compare(options: &Options, streams: usize, runtime: &Runtime, sides: &[Side; 2]) -> Result<Streams, ServeError> {
     // Round 0 of the questions warms both up.
     let warm_up = questions(options, streams, 0, options.words);
     for side in sides {
-        runtime.block_on(side.ask_all(&warm_up))?;
+        runtime.block_on(side.ask_all(&warm_up, streams))?;
     }
     let rounds = interleave(2, options.rounds, |contender, round| {
         progress(&format!("{streams} streams, round {}: {}", round + 1, sides[contender].who));
         let asks = questions(options, streams, round + 1, options.words);
-        runtime.block_on(turn(&sides[contender], contender, &asks))
+        runtime.block_on(turn(&sides[contender], contender, &asks, streams))
     })?;
     Streams::new(streams, options, &rounds).ok_or_else(|| ServeError::Counters("no round was calm".into()))
 }
 
-async fn turn(side: &Side, contender: usize, asks: &[Ask]) -> Result<Served, ServeError> {
+async fn turn(side: &Side, contender: usize, asks: &[Ask], streams: usize) -> Result<Served, ServeError> {
     if contender == COLOCATED {
-        return side.serve(asks).await;
+        return side.serve(asks, streams).await;
     }
     let before = side.handed().await?;
-    let served = side.serve(asks).await?;
+    let served = side.serve(asks, streams).await?;
     let after = side.handed().await?;
     if after.hand_offs - before.hand_offs != asks.len() as u64 || after.payload_bytes == before.payload_bytes {
         let what = format!("{} hand-offs for {} prompts", after.hand_offs - before.hand_offs, asks.len());
@@ -286,20 +309,33 @@ fn all_at_once(at_once: &mut AtOnce, round: u64) -> Result<Moved, ServeError> {
     let measures: Result<Vec<_>, _> =
         (first..first + AT_ONCE_TRANSFERS).map(|number| at_once.measure(number)).collect();
     let measures = measures?;
-    let mut seconds: Vec<f64> = measures.iter().map(|m| m.seconds).collect();
-    seconds.sort_by(f64::total_cmp);
     let delay: f64 = measures.iter().map(|m| m.delay_seconds).sum();
-    Ok(Moved { seconds: seconds[seconds.len() / 2], waiting: delay / seconds.iter().sum::<f64>() })
+    let all: f64 = measures.iter().map(|m| m.seconds).sum();
+    Ok(Moved { seconds: median(measures.iter().map(|m| m.seconds)), waiting: delay / all })
+}
+
+/// Hands over one prompt after the other, and takes the median of the times from the last layer to visible.
+async fn hand_offs(options: &Options, side: &Side, round: usize) -> Result<(Moved, u64), ServeError> {
+    let (mut tails, mut waiting, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for ask in questions(options, HAND_OFFS, (1 << 16) + round, options.wire_words).chunks(1) {
+        let before = side.handed().await?;
+        waiting.push(side.serve(ask, 1).await?.waiting);
+        let after = side.handed().await?;
+        if after.hand_offs != before.hand_offs + 1 {
+            return Err(ServeError::Counters("the prompt's KV was not moved".into()));
+        }
+        tails.push((after.micros - before.micros) as f64 / 1e6);
+        bytes = after.payload_bytes - before.payload_bytes;
+    }
+    Ok((Moved { seconds: median(tails.into_iter()), waiting: median(waiting.into_iter()) }, bytes))
 }
 
 /// Times the end of hand-offs, one prompt at a time, beside moving as many bytes at once.
 fn hidden(options: &Options, runtime: &Runtime, side: &Side, far: &FarCommand) -> Result<WireHidden, ServeError> {
-    // The first prompt tells how many bytes such a prompt has.
-    let before = runtime.block_on(side.handed())?;
-    runtime.block_on(side.ask_all(&questions(options, 1, 1 << 20, options.wire_words)))?;
-    let after = runtime.block_on(side.handed())?;
-    let bytes = after.payload_bytes - before.payload_bytes;
-    let block_bytes = usize::try_from(after.token_bytes * 16).unwrap_or(usize::MAX);
+    // The first turn tells how many bytes such a prompt has.
+    let (_, bytes) = runtime.block_on(hand_offs(options, side, 0))?;
+    let token_bytes = runtime.block_on(side.handed())?.token_bytes;
+    let block_bytes = usize::try_from(token_bytes * 16).unwrap_or(usize::MAX);
     let blocks = (bytes as usize).div_ceil(block_bytes).max(1);
     let mut at_once = AtOnce::start(options.transport, blocks, block_bytes, far)?;
     let rounds: Rounds<Moved> = interleave(2, options.rounds, |contender, round| {
@@ -307,14 +343,7 @@ fn hidden(options: &Options, runtime: &Runtime, side: &Side, far: &FarCommand) -
         if contender == 1 {
             return all_at_once(&mut at_once, round as u64);
         }
-        let asks = questions(options, 1, (1 << 20) + 1 + round, options.wire_words);
-        let before = runtime.block_on(side.handed())?;
-        let served = runtime.block_on(side.serve(&asks))?;
-        let after = runtime.block_on(side.handed())?;
-        if after.hand_offs != before.hand_offs + 1 {
-            return Err(ServeError::Counters("the prompt's KV was not moved".into()));
-        }
-        Ok(Moved { seconds: (after.micros - before.micros) as f64 / 1e6, waiting: served.waiting })
+        Ok::<_, ServeError>(runtime.block_on(hand_offs(options, side, round + 1))?.0)
     })?;
     let missing = || ServeError::Counters("no round was calm".into());
     let seconds = |contender| rounds.median(contender, |m| m.seconds).ok_or_else(missing);
@@ -349,7 +378,7 @@ mod tests {
         for streams in [1, 4, 16] {
             for round in 0..20 {
                 let asks = questions(&options, streams, round, 20);
-                assert_eq!(asks.len(), streams);
+                assert_eq!(asks.len(), prompts_a_turn(streams));
                 let again = questions(&options, streams, round, 20);
                 assert!(asks.iter().zip(&again).all(|(a, b)| a.prompt == b.prompt));
                 assert!(asks.into_iter().all(|a| all.insert(a.prompt[..12].to_owned())), "a shared beginning");
