@@ -17,7 +17,7 @@ settings! {
     /// Settings of a prefill node alone.
     pub struct PrefillSettings {
         /// Tokens computed at once.
-        chunk_tokens: NonZeroU32 = "256";
+        chunk_tokens: NonZeroU32 = "512";
         /// Tokens in the line, past which requests are refused.
         queue_tokens: u64 = "65536";
         /// Requests in the line, past which more are refused.

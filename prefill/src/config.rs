@@ -29,7 +29,7 @@ impl PrefillConfig {
                 tokens_max: 65_536,
                 requests_max: 1024,
                 running_max: 64,
-                chunk_tokens: 256,
+                chunk_tokens: 512,
                 fill_tokens: 64,
                 age_bound: Duration::from_secs(2),
             },
