@@ -249,12 +249,14 @@ impl Telemetry {
                 "output_tokens": get(&t.output_tokens),
             }),
         );
+        let transfer = self.node.engine().stats();
         status.insert(
             "kv".into(),
             json!({
                 "payload_bytes": get(&t.payload_bytes),
                 "retried_bytes": get(&t.retried_bytes),
-                "checksum_failures": self.node.engine().stats().checksum_errors,
+                "checksum_failures": transfer.checksum_errors,
+                "frames_refused": transfer.frames_refused,
                 "blocks": get(&t.blocks),
                 "tokens": get(&t.tokens),
                 "token_bytes": self.format.token_bytes(),

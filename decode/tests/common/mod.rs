@@ -148,17 +148,27 @@ pub struct Answer {
 impl Answer {
     pub async fn of(mut stream: Streaming<v1::GenerateReply>) -> Self {
         let mut answer = Self::default();
-        while let Some(reply) = stream.message().await.expect("an open stream") {
-            assert!(answer.done.is_none() && answer.failure.is_none(), "nothing follows the end");
-            match reply.message.expect("a message") {
-                Message::Token(token) => answer.tokens.push(token),
-                Message::Done(done) => answer.done = Some(done),
-                Message::Failure(failure) => answer.failure = Some(failure),
-                Message::Accepted(accepted) => answer.accepted = Some(accepted),
-                Message::Heartbeat(_) => answer.heartbeats += 1,
-            }
-        }
+        answer.take(&mut stream).await;
         answer
+    }
+
+    /// Takes what is left of a stream; dropped before its end, it has what came until then.
+    pub async fn take(&mut self, stream: &mut Streaming<v1::GenerateReply>) {
+        while self.take_next(stream).await {}
+    }
+
+    /// Takes the next message; false at the end.
+    pub async fn take_next(&mut self, stream: &mut Streaming<v1::GenerateReply>) -> bool {
+        let Some(reply) = stream.message().await.expect("an open stream") else { return false };
+        assert!(self.done.is_none() && self.failure.is_none(), "nothing follows the end");
+        match reply.message.expect("a message") {
+            Message::Token(token) => self.tokens.push(token),
+            Message::Done(done) => self.done = Some(done),
+            Message::Failure(failure) => self.failure = Some(failure),
+            Message::Accepted(accepted) => self.accepted = Some(accepted),
+            Message::Heartbeat(_) => self.heartbeats += 1,
+        }
+        true
     }
 
     pub fn ids(&self) -> Vec<u32> {

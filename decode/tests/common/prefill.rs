@@ -2,18 +2,25 @@
 
 use std::time::Duration;
 
-use kvrail_node::{BoundAddresses, ModelSource, NodeConfig, PoolSize, Role};
+use kvrail_node::{BoundAddresses, ModelSource, NodeConfig, NodeError, PoolSize, Role};
 use kvrail_prefill::PrefillConfig;
 use kvrail_proto::v1;
 use kvrail_transfer::TransportKind;
 use serde_json::Value;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 pub struct Prefill {
     pub at: BoundAddresses,
     node_id: String,
-    runtime: Option<tokio::runtime::Runtime>,
+    running: Option<(tokio::runtime::Runtime, Serving)>,
 }
+
+/// How a node is told to go, and what ends when it has gone.
+type Serving = (oneshot::Sender<Duration>, JoinHandle<Result<(), NodeError>>);
+
+/// Threads of a node's runtime.
+const THREADS: usize = 2;
 
 impl Prefill {
     pub async fn start(node_id: &str, transports: Vec<TransportKind>) -> Self {
@@ -27,15 +34,28 @@ impl Prefill {
     ) -> Self {
         let mut node = NodeConfig::local(node_id, Role::Prefill, ModelSource::Mock(model), PoolSize::Blocks(512));
         node.transfer.transports = transports;
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        Self::start_node(node).await
+    }
+
+    pub async fn start_node(node: NodeConfig) -> Self {
+        let node_id = node.node_id.clone();
+        let builder = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
+        let runtime = builder.expect("a runtime");
         let (ready, is_ready) = oneshot::channel();
-        runtime.spawn(async move {
+        let (shutdown, stopped) = oneshot::channel();
+        let serving = runtime.spawn(async move {
             let ready = move |at: &BoundAddresses| ready.send(*at).expect("the test waits");
-            kvrail_prefill::run(PrefillConfig::new(node), ready, std::future::pending()).await
+            // A node that is dropped is killed, not drained.
+            let stopped = async {
+                match stopped.await {
+                    Ok(drain_max) => drain_max,
+                    Err(_) => std::future::pending().await,
+                }
+            };
+            kvrail_prefill::run(PrefillConfig::new(node), ready, stopped).await
         });
         let at = is_ready.await.expect("ready");
-        Self { at, node_id: node_id.into(), runtime: Some(runtime) }
+        Self { at, node_id, running: Some((runtime, (shutdown, serving))) }
     }
 
     pub fn choice(&self) -> v1::PrefillChoice {
@@ -57,9 +77,27 @@ impl Prefill {
         panic!("rest did not come: {}", self.status().await);
     }
 
-    /// Its tasks and sockets are gone in mid-sentence.
+    /// Its tasks stand still for so long, while its transfer engine goes on: what it decided before happens, and what it should
+    /// hear it hears late.
+    pub fn stall(&self, how_long: Duration) {
+        for _ in 0..THREADS {
+            let (runtime, _) = self.running.as_ref().expect("not killed");
+            runtime.spawn(async move { std::thread::sleep(how_long) });
+        }
+    }
+
+    /// Drains it.
+    pub async fn stop(mut self) {
+        let (runtime, (shutdown, serving)) = self.running.take().expect("not killed");
+        shutdown.send(super::DRAIN_MAX).expect("it runs");
+        serving.await.expect("no panic").expect("a clean end");
+        runtime.shutdown_background();
+    }
+
+    /// Its tasks and sockets are gone in mid-sentence. Its engine's threads stay, like a peer's that nobody can reach any more:
+    /// what they still hold they may still send.
     pub fn kill(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        if let Some((runtime, _)) = self.running.take() {
             runtime.shutdown_background();
         }
     }
