@@ -4,7 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvrail_node::serve as life;
+use futures::future::BoxFuture;
+use kvrail_node::serve::{self as life, Ready, Shutdown};
 use kvrail_node::{BoundAddresses, Node, NodeError, Role};
 use kvrail_proto::v1::decode_server::DecodeServer;
 use tonic::service::Routes;
@@ -21,11 +22,19 @@ use crate::steps;
 ///
 /// # Errors
 /// [`NodeError`] if the node does not start, a server breaks or the step loop panics.
-pub async fn serve(
+pub fn serve<'a>(
     config: DecodeConfig,
-    ready: impl FnOnce(&BoundAddresses),
-    shutdown: impl Future<Output = Duration>,
-) -> Result<(), NodeError> {
+    ready: impl FnOnce(&BoundAddresses) + Send + 'a,
+    shutdown: impl Future<Output = Duration> + Send + 'a,
+) -> BoxFuture<'a, Result<(), NodeError>> {
+    boxed(config, Box::new(ready), Box::pin(shutdown))
+}
+
+fn boxed<'a>(config: DecodeConfig, ready: Ready<'a>, shutdown: Shutdown<'a>) -> BoxFuture<'a, Result<(), NodeError>> {
+    Box::pin(serve_here(config, ready, shutdown))
+}
+
+async fn serve_here(config: DecodeConfig, ready: Ready<'_>, shutdown: Shutdown<'_>) -> Result<(), NodeError> {
     if config.node.role != Role::Decode {
         return Err(NodeError::Config("the decode service needs a node of the decode role".into()));
     }

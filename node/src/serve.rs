@@ -1,10 +1,10 @@
 //! The life of a service on a node: serve → drain → leave → stop, the same for both roles.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -28,19 +28,36 @@ pub trait Service: Send + Sync + 'static {
     fn abort(&self);
 }
 
+/// What is called when a node serves.
+pub type Ready<'a> = Box<dyn FnOnce(&BoundAddresses) + Send + 'a>;
+/// Resolves when a node is to end, with the time that running requests get.
+pub type Shutdown<'a> = BoxFuture<'a, Duration>;
+
 /// Runs `routes` until the node fails or `shutdown` resolves, with the time that running requests get to end.
 ///
-/// `ready` is called once, when requests are served.
+/// `ready` is called once, when requests are served. Boxes at this border, and at those of the services, keep a whole
+/// service from being compiled again in everything that runs one.
 ///
 /// # Errors
 /// [`NodeError`] if a server breaks or the service failed.
-pub async fn run(
+pub fn run<'a>(
     node: Node,
     sockets: Sockets,
     routes: Routes,
     service: Arc<dyn Service>,
-    ready: impl FnOnce(&BoundAddresses),
-    shutdown: impl Future<Output = Duration>,
+    ready: Ready<'a>,
+    shutdown: Shutdown<'a>,
+) -> BoxFuture<'a, Result<(), NodeError>> {
+    Box::pin(run_here(node, sockets, routes, service, ready, shutdown))
+}
+
+async fn run_here(
+    node: Node,
+    sockets: Sockets,
+    routes: Routes,
+    service: Arc<dyn Service>,
+    ready: Ready<'_>,
+    shutdown: Shutdown<'_>,
 ) -> Result<(), NodeError> {
     let stop = CancellationToken::new();
     let admin = Arc::new(Admin { node: node.clone(), service: Arc::clone(&service), membership: OnceLock::new() });

@@ -66,11 +66,11 @@ async fn a_node_tells_how_it_is_and_drains() {
         started.sockets,
         Routes::default(),
         Arc::clone(&service) as _,
-        move |at| ready.send(*at).expect("the test waits"),
-        async {
+        Box::new(move |at| ready.send(*at).expect("the test waits")),
+        Box::pin(async {
             stopped.await.expect("told");
             Duration::from_millis(50)
-        },
+        }),
     ));
     let at = is_ready.await.expect("ready");
     assert_eq!(get(at.admin, "/healthz").await.0, 200);
@@ -104,8 +104,8 @@ async fn a_service_that_fails_ends_the_node_with_its_reason() {
         started.sockets,
         Routes::default(),
         Arc::new(Nothing::default()),
-        |_| {},
-        std::future::pending(),
+        Box::new(|_| {}),
+        Box::pin(std::future::pending()),
     );
     let error = end.await.expect_err("failed");
     assert!(matches!(error, NodeError::Service(reason) if reason.contains("step loop")));

@@ -33,7 +33,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvrail_node::{BoundAddresses, Node, NodeError, Started, serve};
+use futures::future::BoxFuture;
+use kvrail_node::serve::{self, Ready, Shutdown};
+use kvrail_node::{BoundAddresses, Node, NodeError, Started};
 use kvrail_proto::v1::prefill_server::PrefillServer;
 use tonic::service::Routes;
 
@@ -44,11 +46,19 @@ pub use config::PrefillConfig;
 ///
 /// # Errors
 /// [`NodeError`] if a part cannot start, or breaks.
-pub async fn run(
+pub fn run<'a>(
     config: PrefillConfig,
-    ready: impl FnOnce(&BoundAddresses),
-    shutdown: impl Future<Output = Duration>,
-) -> Result<(), NodeError> {
+    ready: impl FnOnce(&BoundAddresses) + Send + 'a,
+    shutdown: impl Future<Output = Duration> + Send + 'a,
+) -> BoxFuture<'a, Result<(), NodeError>> {
+    boxed(config, Box::new(ready), Box::pin(shutdown))
+}
+
+fn boxed<'a>(config: PrefillConfig, ready: Ready<'a>, shutdown: Shutdown<'a>) -> BoxFuture<'a, Result<(), NodeError>> {
+    Box::pin(run_here(config, ready, shutdown))
+}
+
+async fn run_here(config: PrefillConfig, ready: Ready<'_>, shutdown: Shutdown<'_>) -> Result<(), NodeError> {
     let Started { node, executor, sockets } = Node::start(config.node.clone()).await?;
     let message_bytes_max = config.node.grpc.message_bytes_max;
     let shared = Arc::new(shared::Shared::new(node.clone(), config));

@@ -34,6 +34,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use crate::http;
@@ -51,11 +52,23 @@ const FAREWELL_MAX: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// [`ServeError`] if the address is taken or the conductor's cannot be.
-pub async fn serve_gateway(
+pub fn serve_gateway<'a>(
     config: GatewayConfig,
-    ready: impl FnOnce(SocketAddr),
-    shutdown: impl Future<Output = Duration>,
-) -> Result<(), ServeError> {
+    ready: impl FnOnce(SocketAddr) + Send + 'a,
+    shutdown: impl Future<Output = Duration> + Send + 'a,
+) -> BoxFuture<'a, Result<(), ServeError>> {
+    boxed(config, Box::new(ready), Box::pin(shutdown))
+}
+
+type Ready<'a> = Box<dyn FnOnce(SocketAddr) + Send + 'a>;
+type Shutdown<'a> = BoxFuture<'a, Duration>;
+
+/// Keeps the gateway from being compiled again in everything that runs one.
+fn boxed<'a>(config: GatewayConfig, ready: Ready<'a>, shutdown: Shutdown<'a>) -> BoxFuture<'a, Result<(), ServeError>> {
+    Box::pin(serve_here(config, ready, shutdown))
+}
+
+async fn serve_here(config: GatewayConfig, ready: Ready<'_>, shutdown: Shutdown<'_>) -> Result<(), ServeError> {
     let (listener, address) = bind(config.http).await?;
     let reason = |e: tonic::transport::Error| ServeError::Config {
         field: "conductor",

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use kvrail_proto::MESSAGE_BYTES_MAX;
 use kvrail_proto::v1::conductor_server::ConductorServer;
 use tokio::net::TcpListener;
@@ -103,11 +104,26 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr
 ///
 /// # Errors
 /// [`ServeError`] if an address is taken or the server breaks.
-pub async fn serve_conductor(
+pub fn serve_conductor<'a>(
     config: ConductorConfig,
-    ready: impl FnOnce(&ConductorAddresses),
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
+    ready: impl FnOnce(&ConductorAddresses) + Send + 'a,
+    shutdown: impl Future<Output = ()> + Send + 'a,
+) -> BoxFuture<'a, Result<(), ServeError>> {
+    boxed(config, Box::new(ready), Box::pin(shutdown))
+}
+
+type Ready<'a> = Box<dyn FnOnce(&ConductorAddresses) + Send + 'a>;
+
+/// Keeps the conductor from being compiled again in everything that runs one.
+fn boxed<'a>(
+    config: ConductorConfig,
+    ready: Ready<'a>,
+    shutdown: BoxFuture<'a, ()>,
+) -> BoxFuture<'a, Result<(), ServeError>> {
+    Box::pin(serve_here(config, ready, shutdown))
+}
+
+async fn serve_here(config: ConductorConfig, ready: Ready<'_>, shutdown: BoxFuture<'_, ()>) -> Result<(), ServeError> {
     let (grpc_listener, grpc) = bind(config.grpc).await?;
     let (admin_listener, admin) = bind(config.admin).await?;
     let stop = CancellationToken::new();
