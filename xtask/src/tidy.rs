@@ -16,6 +16,7 @@ const UNSAFE_MAY: &[&str] = &[
     "transfer/src/memory/",
     "transfer/src/transport/",
     "transfer/src/integrity.rs",
+    "transfer/src/urgent.rs",
     "text/gguf/src/file.rs",
     "node/src/backing.rs",
 ];
