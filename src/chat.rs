@@ -1,15 +1,19 @@
 //! `kvrail chat`: a conversation from the terminal, or one question from a pipe.
 
 use std::{
-    io::{BufRead, IsTerminal, Read, Write},
+    io::{self, BufRead, IsTerminal, Read, Write},
     net::SocketAddr,
     num::NonZeroU32,
 };
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
-use kvrail_bench::client::Client;
+use kvrail_bench::client::{Client, ClientError};
 use serde_json::{Value, json};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
 
 use crate::{
     SERVICES,
@@ -75,6 +79,8 @@ struct Conversation {
     max_tokens: u32,
     temperature: Option<f64>,
     messages: Vec<Value>,
+    /// What came of the answer to the last message.
+    answer: String,
 }
 
 impl Conversation {
@@ -85,19 +91,44 @@ impl Conversation {
     /// Asks, and prints the answer as it comes. A question that fails is taken back, so that the next one may be asked.
     async fn ask(&mut self, question: &str) -> anyhow::Result<()> {
         self.say("user", question);
-        match self.answer().await {
-            Ok(answer) => {
-                self.say("assistant", &answer);
-                Ok(())
-            }
-            Err(error) => {
-                self.messages.pop();
-                Err(error)
-            }
+        let answered = self.listen().await;
+        match answered {
+            Ok(()) => self.keep(),
+            Err(_) => drop(self.messages.pop()),
         }
+        answered
     }
 
-    async fn answer(&self) -> anyhow::Result<String> {
+    /// The answer was stopped half-way: what came of it was said, and belongs to the conversation.
+    fn interrupted(&mut self) -> io::Result<()> {
+        writeln!(io::stdout())?;
+        if self.answer.is_empty() {
+            self.messages.pop();
+        } else {
+            self.keep();
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self) {
+        let answer = std::mem::take(&mut self.answer);
+        self.say("assistant", &answer);
+    }
+
+    async fn listen(&mut self) -> anyhow::Result<()> {
+        self.answer.clear();
+        let finished = self.stream().await;
+        if finished.is_ok() || !self.answer.is_empty() {
+            writeln!(io::stdout())?;
+        }
+        if finished?.as_deref() == Some("length") {
+            say!("(cut after {} tokens; --max-tokens allows more)", self.max_tokens);
+        }
+        Ok(())
+    }
+
+    /// The reason why the answer is at its end.
+    async fn stream(&mut self) -> anyhow::Result<Option<String>> {
         let mut body = json!({
             "model": self.model,
             "messages": self.messages,
@@ -107,56 +138,123 @@ impl Conversation {
         if let Some(temperature) = self.temperature {
             body["temperature"] = json!(temperature);
         }
-        let mut stream = self.client.stream("/v1/chat/completions", &body).await?;
-        let mut answer = String::new();
-        let mut out = std::io::stdout();
-        while let Some(event) = stream.next().await? {
+        let mut stream = self.client.stream("/v1/chat/completions", &body).await.map_err(plain)?;
+        let mut out = io::stdout();
+        let (shown_to_people, mut finish) = (out.is_terminal(), None);
+        while let Some(event) = stream.next().await.map_err(plain)? {
             if let Some(piece) = event.pointer("/choices/0/delta/content").and_then(Value::as_str) {
-                answer.push_str(piece);
-                out.write_all(piece.as_bytes())?;
+                self.answer.push_str(piece);
+                // What a model says must not reach for the terminal's controls.
+                let harmless = |c: &char| !shown_to_people || !c.is_control() || matches!(c, '\n' | '\t');
+                out.write_all(piece.chars().filter(harmless).collect::<String>().as_bytes())?;
                 out.flush()?;
             }
+            let reason = event.pointer("/choices/0/finish_reason").and_then(Value::as_str);
+            finish = reason.map(str::to_owned).or(finish);
         }
-        writeln!(out)?;
-        Ok(answer)
+        Ok(finish)
     }
 }
 
+/// An endpoint's error in its own words, where it has some.
+fn plain(error: ClientError) -> anyhow::Error {
+    let said = match &error {
+        ClientError::Http { body, .. } => serde_json::from_str(body).unwrap_or_default(),
+        ClientError::ErrorEvent(event) => event.clone(),
+        ClientError::Connection { .. } | ClientError::Truncated => {
+            return anyhow::Error::from(error).context("the endpoint cannot be reached, or went away");
+        }
+        _ => Value::Null,
+    };
+    said["error"]["message"].as_str().map_or_else(|| error.into(), |message| anyhow::anyhow!("{message}"))
+}
+
 async fn converse(settings: &ChatSettings, question: Option<&str>) -> anyhow::Result<()> {
-    let client = Client::new(&settings.url)?.with_api_key(settings.api_key.as_ref().map(|key| key.0.clone()));
+    // `kvrail up` shows the base that OpenAI's clients want.
+    let url = settings.url.trim_end_matches('/').trim_end_matches("/v1");
+    let client = Client::new(url)?.with_api_key(settings.api_key.as_ref().map(|key| key.0.clone()));
     let model = match &settings.model {
         Some(model) => model.clone(),
-        None => model_name(&client).await.with_context(|| format!("asking {} for its models", settings.url))?,
+        None => model_name(&client)
+            .await
+            .with_context(|| format!("no endpoint at {url} (`kvrail up` starts one, --url names another)"))?,
     };
-    let max_tokens = settings.max_tokens.get();
-    let temperature = settings.temperature;
-    let mut conversation = Conversation { client, model, max_tokens, temperature, messages: Vec::new() };
+    let mut conversation = Conversation {
+        client,
+        model,
+        max_tokens: settings.max_tokens.get(),
+        temperature: settings.temperature,
+        messages: Vec::new(),
+        answer: String::new(),
+    };
     if let Some(system) = &settings.system {
         conversation.say("system", system);
     }
     if let Some(question) = question {
         return conversation.ask(question).await;
     }
-    let stdin = std::io::stdin();
-    if !stdin.is_terminal() {
-        let mut text = String::new();
-        let read = stdin.lock().take(STDIN_BYTES_MAX + 1).read_to_string(&mut text).context("standard input")?;
-        anyhow::ensure!(read as u64 <= STDIN_BYTES_MAX, "standard input is longer than {STDIN_BYTES_MAX} bytes");
-        anyhow::ensure!(!text.trim().is_empty(), "standard input is empty: nothing to ask");
-        return conversation.ask(text.trim_end()).await;
+    let stdin = io::stdin();
+    if stdin.is_terminal() {
+        say!("{} at {url}; Ctrl-D ends, Ctrl-C stops an answer, /new begins anew", conversation.model);
+        return talk(conversation).await;
     }
-    say!("{} at {}; an empty line or Ctrl-D ends", conversation.model, settings.url);
+    let mut text = Vec::new();
+    let read = stdin.lock().take(STDIN_BYTES_MAX + 1).read_to_end(&mut text).context("standard input")?;
+    anyhow::ensure!(read as u64 <= STDIN_BYTES_MAX, "standard input is longer than {STDIN_BYTES_MAX} bytes");
+    let text = String::from_utf8(text).context("standard input is not UTF-8 text")?;
+    anyhow::ensure!(!text.trim().is_empty(), "standard input is empty: nothing to ask");
+    conversation.ask(text.trim_end()).await
+}
+
+/// Takes turns with whoever sits at the terminal.
+async fn talk(mut conversation: Conversation) -> anyhow::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut lines = lines();
+    let beginning = conversation.messages.clone();
     loop {
-        write!(std::io::stderr(), "> ")?;
-        let mut line = String::new();
-        // Blocks the one thread there is; nothing else runs between two questions.
-        if stdin.lock().read_line(&mut line)? == 0 || line.trim().is_empty() {
+        write!(io::stderr(), "> ")?;
+        let line = tokio::select! {
+            line = lines.recv() => line,
+            _ = interrupt.recv() => None,
+        };
+        let Some(line) = line else {
+            say!("");
             return Ok(());
-        }
-        if let Err(error) = conversation.ask(line.trim_end()).await {
-            say!("kvrail: {error:#}");
+        };
+        match line.trim() {
+            "" => {}
+            "/new" => conversation.messages.clone_from(&beginning),
+            question => {
+                let stopped = tokio::select! {
+                    answered = conversation.ask(question) => {
+                        if let Err(error) = answered {
+                            say!("kvrail: {error:#}");
+                        }
+                        false
+                    }
+                    _ = interrupt.recv() => true,
+                };
+                if stopped {
+                    conversation.interrupted()?;
+                }
+            }
         }
     }
+}
+
+/// The lines of standard input, read by a thread of its own: a read that blocks would keep Ctrl-C from being heard.
+fn lines() -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        let mut line = Vec::new();
+        while io::stdin().lock().read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            if sender.blocking_send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    receiver
 }
 
 /// Asks one question and prints the answer, for `kvrail up --ask`.
@@ -166,5 +264,6 @@ async fn converse(settings: &ChatSettings, question: Option<&str>) -> anyhow::Re
 pub async fn ask_once(endpoint: SocketAddr, question: &str, max_tokens: u32) -> anyhow::Result<()> {
     let client = Client::new(&endpoint.to_string())?;
     let model = model_name(&client).await?;
-    Conversation { client, model, max_tokens, temperature: Some(0.0), messages: Vec::new() }.ask(question).await
+    let (messages, answer) = (Vec::new(), String::new());
+    Conversation { client, model, max_tokens, temperature: Some(0.0), messages, answer }.ask(question).await
 }

@@ -258,6 +258,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_that_takes_its_time_to_come_back_keeps_no_other_down() {
+        let dir = tempfile::tempdir().unwrap();
+        // The second life of the decode node is never ready; the gateway dies when that has begun.
+        let script = r#"lives=$(wc -l < "${0%/*}/$role")
+            case $role$lives in
+            decode1) ready; exit 1 ;;
+            decode2) stay ;;
+            gateway1) ready; until [ $(wc -l < "${0%/*}/decode") = 2 ]; do sleep 0.02; done; exit 1 ;;
+            esac
+            ready; stay"#;
+        let mut pool = pool(dir.path(), script, 5);
+        pool.start().await.unwrap();
+        let twice = async {
+            while said(dir.path(), "gateway").lines().count() < 2 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            () = twice => {}
+            _ = pool.watch() => panic!("nobody is given up"),
+            () = sleep(Duration::from_secs(20)) => panic!("the gateway waits for the decode node"),
+        }
+        pool.drain(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
     async fn one_that_keeps_dying_is_given_up_with_the_end_of_its_log() {
         let dir = tempfile::tempdir().unwrap();
         let script = "ready; [ $role = decode ] && { echo out of luck >&2; exit 7; }; stay";
