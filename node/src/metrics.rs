@@ -53,6 +53,8 @@ metrics_table! {
     LEASES = ("kvrail_leases_total", Counter);
     /// Leases not yet fenced.
     LEASES_OPEN = ("kvrail_leases_open", Gauge);
+    /// How often TCP was used where shared memory was wanted, by reason: private_memory, other_user, not_opened.
+    TRANSFER_FALLBACKS = ("kvrail_transfer_fallbacks_total", Counter);
     /// KV events that were dropped because the conductor was away; a snapshot follows.
     EVENTS_LOST = ("kvrail_events_lost_total", Counter);
     /// Whether the conductor's stream stands.

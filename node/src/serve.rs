@@ -163,6 +163,7 @@ impl AdminSource for Admin {
             },
             "leases": engine.leases,
             "transfers": engine.transfers,
+            "shm_fallbacks": engine.fallbacks,
         });
         if let Value::Object(map) = &mut status {
             self.service.status(map);
@@ -183,6 +184,15 @@ impl AdminSource for Admin {
         ];
         for (state, count) in states {
             registry.gauge(name::KV_BLOCKS, &[("state", state)]).set(count);
+        }
+        let fallbacks = self.node.engine().stats().fallbacks;
+        let reasons = [
+            ("private_memory", fallbacks.private_memory),
+            ("other_user", fallbacks.other_user),
+            ("not_opened", fallbacks.not_opened),
+        ];
+        for (reason, count) in reasons {
+            registry.counter(name::TRANSFER_FALLBACKS, &[("reason", reason)]).absolute(count);
         }
         registry.counter(name::EVENTS_LOST, &[]).absolute(self.node.cache().lost_events());
         if let Some(connected) = self.connected() {

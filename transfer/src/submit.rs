@@ -8,8 +8,9 @@ use crate::notify::NOTIFY_BYTES_MAX;
 use crate::plan::{Direction, Op, RailId, Request};
 use crate::session::peer::Session;
 use crate::session::{Access, LeaseTicket};
+use crate::telemetry::Fallback;
 use crate::transfer::{SubmitError, Transfer, TransferRequest};
-use crate::transport::Job;
+use crate::transport::{Job, TransportKind};
 
 /// Whether all runs of the op's remote side lie in the lent ranges.
 fn is_lent(ticket: &LeaseTicket, op: &Op) -> bool {
@@ -59,6 +60,12 @@ pub(crate) fn submit(
         Direction::Write => region.share().is_some(),
         Direction::Read => ticket.shared,
     };
+    if !shared && session.kinds.contains(&TransportKind::Shm) {
+        if session.kinds.len() == 1 {
+            return Err(SubmitError::PrivateMemory);
+        }
+        session.falls_back(Fallback::PrivateMemory, &core.counters);
+    }
     let distance = (!shared).then(|| {
         let reach = (0..RailId::MAX_RAILS).map(|rail| if rail < usize::from(SHM_RAIL) { 0 } else { u32::MAX });
         reach.collect::<Arc<[u32]>>()

@@ -34,6 +34,40 @@ pub struct EngineStats {
     pub protocol_errors: u64,
     /// Peers that died or fell silent.
     pub peers_lost: u64,
+    /// How often TCP was used where shared memory was wanted.
+    pub fallbacks: Fallbacks,
+}
+
+/// How often something went over TCP although both sides speak shared memory, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Fallbacks {
+    /// Transfers whose bytes come from memory that is private to its process
+    /// ([`MemoryKind::Host`](crate::MemoryKind::Host)).
+    pub private_memory: u64,
+    /// Sessions of two engines on one machine that run as different users.
+    pub other_user: u64,
+    /// Streams through shared memory that did not come up, each attempt.
+    pub not_opened: u64,
+}
+
+/// One reason of [`Fallbacks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fallback {
+    PrivateMemory,
+    OtherUser,
+    NotOpened,
+}
+
+impl Fallback {
+    /// For people.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::PrivateMemory => "the memory that the bytes come from is private to its process",
+            Self::OtherUser => "the two engines run as different users",
+            Self::NotOpened => "a stream through shared memory did not come up",
+        }
+    }
 }
 
 /// The counters behind [`EngineStats`].
@@ -47,6 +81,7 @@ pub(crate) struct Counters {
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) protocol_errors: AtomicU64,
     pub(crate) peers_lost: AtomicU64,
+    pub(crate) fallbacks: [AtomicU64; 3],
 }
 
 /// Adds to a counter.
@@ -65,5 +100,7 @@ impl Counters {
         stats.checksum_errors = get(&self.checksum_errors);
         stats.protocol_errors = get(&self.protocol_errors);
         stats.peers_lost = get(&self.peers_lost);
+        let [private_memory, other_user, not_opened] = self.fallbacks.each_ref().map(get);
+        stats.fallbacks = Fallbacks { private_memory, other_user, not_opened };
     }
 }

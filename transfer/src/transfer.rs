@@ -101,6 +101,9 @@ pub enum SubmitError {
         /// The bound.
         limit: u64,
     },
+    /// Only shared memory joins the two, and the bytes come from memory that is private to its process.
+    #[error("shared memory is the only transport with this peer, and the memory that the bytes come from is private")]
+    PrivateMemory,
     /// It could not end before its deadline.
     #[error("the deadline cannot be met")]
     Hopeless,

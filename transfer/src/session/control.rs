@@ -22,7 +22,7 @@ use crate::session::peer::{Reply, Session};
 use crate::session::pipe::{Pipe, PipeError};
 use crate::session::streams::Streams;
 use crate::session::wire::{Identity, Message, RefuseCode, StreamId, VERSIONS};
-use crate::telemetry::count;
+use crate::telemetry::{Fallback, count};
 use crate::transfer::{FailureKind, Report, Shared, TransferError};
 use crate::transport::sys::Poller;
 
@@ -431,12 +431,17 @@ impl Control {
             return None;
         }
         let (peer, _) = self.core.plan(RailSet::default(), |p, _| p.planner.add_peer());
-        let (peer, generation, ended) = (peer?, identity.generation, Arc::default());
-        let session = Arc::new(Session { id, generation, address: from, peer, dialler, ended });
+        let (peer, generation, kinds) = (peer?, identity.generation, self.common(&identity));
+        let streams = Streams::new(kinds.clone(), self.me.streams.min(identity.streams));
+        let (ended, told) = Default::default();
+        let session = Arc::new(Session { id, generation, address: from, peer, dialler, kinds, ended, told });
+        tracing::info!(peer = generation, address = %from, dialler, transports = ?session.kinds, "transfer session up");
+        if self.me.is_of_other_user(&identity) {
+            session.falls_back(Fallback::OtherUser, &self.core.counters);
+        }
         self.core.sessions.lock().insert(generation, Arc::clone(&session));
         self.by_peer.insert(peer, id);
         let now = Instant::now();
-        let streams = Streams::new(self.common(&identity), self.me.streams.min(identity.streams));
         self.sessions.insert(
             id,
             Live {
@@ -458,7 +463,6 @@ impl Control {
             conn.role = Role::Control { session: id };
             conn.deadline = None;
         }
-        tracing::info!(peer = generation, address = %from, dialler, "transfer session up");
         Some(id)
     }
 

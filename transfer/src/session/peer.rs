@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::engine::ConnectError;
 use crate::plan::PeerId;
 use crate::sync::Event;
+use crate::telemetry::{Counters, Fallback, count};
+use crate::transport::TransportKind;
 
 /// One session with one generation of a remote engine.
 pub(crate) struct Session {
@@ -21,13 +24,27 @@ pub(crate) struct Session {
     pub(crate) peer: PeerId,
     /// We dialled, so we dial its streams.
     pub(crate) dialler: bool,
+    /// Transports that both sides may use.
+    pub(crate) kinds: Vec<TransportKind>,
     /// Set when it is over.
     pub(crate) ended: Arc<Event>,
+    /// Reasons to fall back that were logged, one bit each.
+    pub(crate) told: AtomicU8,
 }
 
 impl Session {
     pub(crate) fn is_alive(&self) -> bool {
         !self.ended.is_set()
+    }
+
+    /// Something of it goes over TCP that was to go through shared memory: counted each time, logged once a reason.
+    pub(crate) fn falls_back(&self, why: Fallback, counters: &Counters) {
+        count(&counters.fallbacks[why as usize], 1);
+        let bit = 1 << why as u8;
+        if self.told.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            let (peer, why) = (self.generation, why.why());
+            tracing::warn!(peer, address = %self.address, wanted = "shm", used = "tcp", why, "shared memory is not used");
+        }
     }
 }
 

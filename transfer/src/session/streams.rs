@@ -18,6 +18,7 @@ use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
 use crate::session::pipe::Pipe;
 use crate::session::wire::{Message, RefuseCode, StreamId};
+use crate::telemetry::Fallback;
 use crate::transport::fault::{FaultPlan, Faulty};
 use crate::transport::{Rail, TransportKind, shm, tcp};
 use crate::worker;
@@ -149,6 +150,9 @@ impl Control {
     pub(super) fn stream_failed(&mut self, id: u64, stream: StreamId) {
         let Some(live) = self.sessions.get_mut(&id) else { return };
         let path = Core::path(&live.session, stream.kind, stream.index);
+        if stream.kind == TransportKind::Shm && !live.over && live.session.kinds.contains(&TransportKind::Tcp) {
+            live.session.falls_back(Fallback::NotOpened, &self.core.counters);
+        }
         if let Some(place) = live.streams.places.get_mut(&(stream.kind, stream.index)) {
             place.dialling = false;
             place.tried = true;

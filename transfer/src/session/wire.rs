@@ -33,6 +33,14 @@ pub(crate) struct Identity {
     pub(crate) streams: u8,
 }
 
+impl Identity {
+    /// Shared memory would do, if only both ran as the same user.
+    pub(crate) fn is_of_other_user(&self, peer: &Self) -> bool {
+        let both = self.transports & peer.transports & transport_bit(TransportKind::Shm) != 0;
+        both && self.host.boot == peer.host.boot && self.host.user != peer.host.user
+    }
+}
+
 /// One stream of a session under one opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StreamId {
@@ -293,6 +301,22 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_user_of_this_machine_is_told_from_another_machine() {
+        let me = Identity {
+            generation: 1,
+            host: HostId { boot: [7; 16], user: 1000 },
+            port: 2,
+            transports: transport_bit(TransportKind::Shm) | transport_bit(TransportKind::Tcp),
+            streams: 4,
+        };
+        let with = |boot, user| Identity { host: HostId { boot, user }, ..me };
+        assert!(me.is_of_other_user(&with([7; 16], 1001)));
+        assert!(!me.is_of_other_user(&me) && !me.is_of_other_user(&with([8; 16], 1001)));
+        let tcp = Identity { transports: transport_bit(TransportKind::Tcp), ..with([7; 16], 1001) };
+        assert!(!me.is_of_other_user(&tcp), "nobody wanted shared memory");
+    }
 
     fn samples() -> Vec<Message> {
         let host = HostId { boot: [7; 16], user: 1000 };
