@@ -135,7 +135,8 @@ struct Terminal {
 
 impl Terminal {
     fn open(at: &str) -> Self {
-        let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        // Not for the chat to inherit: it would keep its own terminal open.
+        let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&keyboard).unwrap();
         unlockpt(&keyboard).unwrap();
         let name = ptsname(&keyboard, Vec::new()).unwrap();
