@@ -101,7 +101,8 @@ fn children_of(parent: u32) -> Vec<i32> {
 /// What ended a stream: nothing but `[DONE]`, or an error's code.
 type Outcome = Result<(), String>;
 
-async fn stream(client: Client, tokens: u32) -> Outcome {
+/// Asks for so many tokens; `running` is called with the first of them.
+async fn stream(client: Client, tokens: u32, running: impl FnOnce()) -> Outcome {
     let body = json!({"model": "mock", "prompt": "one two", "max_tokens": tokens, "ignore_eos": true, "stream": true});
     let code = |error: ClientError| {
         let said = match &error {
@@ -115,17 +116,24 @@ async fn stream(client: Client, tokens: u32) -> Outcome {
         Ok(events) => events,
         Err(error) => return Err(code(error)),
     };
-    while events.next().await.map_err(code)?.is_some() {}
+    let mut running = Some(running);
+    while events.next().await.map_err(code)?.is_some() {
+        running.take().into_iter().for_each(|running| running());
+    }
     Ok(())
 }
 
-/// Begins `count` streams of so many tokens, and waits until all of them run.
+/// Begins streams of so many tokens, and waits until all of them have begun: a short one may be over by then.
 async fn load(pool: &Pool, tokens: &[u32]) -> Vec<tokio::task::JoinHandle<Outcome>> {
-    let streams = tokens.iter().map(|tokens| tokio::spawn(stream(pool.client(), *tokens))).collect();
-    let begun = Instant::now();
-    while pool.client().get("/status").await.unwrap()["requests"]["open"] != tokens.len() {
-        assert!(begun.elapsed() < PATIENCE, "the requests do not run");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let (begun, mut begins) = tokio::sync::mpsc::channel(tokens.len());
+    let one = |tokens: &u32| {
+        let begun = begun.clone();
+        tokio::spawn(stream(pool.client(), *tokens, move || begun.try_send(()).unwrap()))
+    };
+    let streams = tokens.iter().map(one).collect();
+    for _ in tokens {
+        let begin = tokio::time::timeout(PATIENCE, begins.recv()).await;
+        assert!(begin.is_ok(), "the requests do not run");
     }
     streams
 }
@@ -133,9 +141,9 @@ async fn load(pool: &Pool, tokens: &[u32]) -> Vec<tokio::task::JoinHandle<Outcom
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn signals_under_load_end_it_in_order_and_leave_nothing() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let pool = Pool::start(&["--drain", "3s"]);
+        let pool = Pool::start(&["--drain", "5s"]);
         // Half of them can end in time, half cannot.
-        let streams = load(&pool, &[[100; 8], [LONG; 8]].concat()).await;
+        let streams = load(&pool, &[[50; 8], [LONG; 8]].concat()).await;
         pool.signal(signal);
         for (at, stream) in streams.into_iter().enumerate() {
             let expected = if at < 8 { Ok(()) } else { Err("draining".to_owned()) };
@@ -206,7 +214,7 @@ async fn a_full_disk_costs_the_logs_and_nothing_else() {
         symlink("/dev/full", logs.path().join(format!("{name}.log"))).unwrap();
     }
     let pool = Pool::start_with_logs(logs, &["--log", "debug"]);
-    assert_eq!(stream(pool.client(), 20).await, Ok(()));
+    assert_eq!(stream(pool.client(), 20, || {}).await, Ok(()));
     assert_eq!(children_of(pool.process.id()), pool.children, "nobody was started again");
     pool.signal(Signal::TERM);
     assert_eq!(pool.nothing_is_left(PATIENCE), Some(0));
