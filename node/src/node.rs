@@ -142,6 +142,7 @@ impl Node {
         let len =
             usize::try_from(bytes).map_err(|_| NodeError::Config(format!("a pool of {bytes} bytes is too large")))?;
         let region = engine.allocate(len, kind).map_err(|source| NodeError::Memory { bytes, source })?;
+        region.populate_in_background();
         let kv = KvMemory::new(spec.format, blocks, Arc::new(RegionBacking::new(region.clone())));
         let cache = KvCache::new(BlockCache::new(blocks), BACKLOG_MIN.max(BACKLOG_PER_BLOCK * blocks as usize));
 

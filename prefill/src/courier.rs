@@ -1,10 +1,9 @@
 //! The courier: one task a request, from its place in the line to its last acknowledged byte.
 //!
-//! It talks to the decode node, asks for leases, and hands each layer to the transfer engine as the step thread publishes
-//! it. All waiting happens here (for the lease, the peer, the wire, a slow reader), so a request in trouble costs the
+//! It talks to the decode node, asks for leases, and awaits what has been handed to the transfer engine. All waiting happens here (for the lease, the peer, the wire, a slow reader), so a request in trouble costs the
 //! executor nothing. Every wait ends: by what it waits for, by the deadline, by the peer's going, or by the node's.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,15 +17,14 @@ use kvrail_node::{Failure, FailureCode, convert};
 use kvrail_proto::v1;
 use kvrail_proto::v1::prefill_reply::Message as Reply;
 use kvrail_proto::v1::prefill_request::Message as Request;
-use kvrail_transfer::{
-    Class, Direction, LeaseTicket, Op, Peer, Quiesce, Report, SubmitError, TenantId, TransferError, TransferRequest,
-};
-use tokio::sync::{mpsc, watch};
+use kvrail_transfer::{LeaseTicket, Peer, Quiesce, Report, TransferError};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, sleep_until};
 use tonic::{Status, Streaming};
 
-use crate::handoff::{self, Computed, Cursor, Piece};
-use crate::job::{First, Job, Progress};
+use crate::dispatch::{Dispatched, Grant, Route, Sent};
+use crate::handoff::Piece;
+use crate::job::{First, Job};
 use crate::shared::Shared;
 
 /// Replies that may wait for the decode node to read them; more and it counts as gone.
@@ -47,20 +45,6 @@ pub(crate) struct Target {
     pub generation: Option<u64>,
 }
 
-/// Blocks that the decode node has lent.
-struct Grant {
-    blocks: Range<u32>,
-    ticket: LeaseTicket,
-    ids: Vec<BlockId>,
-}
-
-/// Work for the transfer engine under one grant.
-struct Parcel {
-    grant: usize,
-    ops: Arc<Vec<Op>>,
-    pieces: Vec<Piece>,
-}
-
 /// A parcel that has been reported.
 struct Landed {
     number: u64,
@@ -73,16 +57,10 @@ pub(crate) struct Courier {
     job: Arc<Job>,
     replies: Replies,
     requests: Streaming<v1::PrefillRequest>,
-    progress: watch::Receiver<Progress>,
     deadline: Instant,
     format: KvFormat,
-    peer: Option<Peer>,
-    grants: Vec<Grant>,
-    /// Blocks asked for, and blocks lent: both leading ones of the chain.
+    /// Leading blocks of the chain that are at the decode node, or for which a place was asked.
     wanted: u32,
-    granted: u32,
-    cursor: Cursor,
-    parcels: VecDeque<Parcel>,
     in_flight: FuturesUnordered<BoxFuture<'static, Landed>>,
     /// By parcel number: what may still read the job's blocks.
     lent: HashMap<u64, Quiesce>,
@@ -104,20 +82,14 @@ impl Courier {
     ) -> Self {
         let format = shared.node.spec().format;
         Self {
-            progress: job.progress.subscribe(),
-            cursor: Cursor::new(job.held * format.block_tokens, &format),
             visible: Visible::new(job.held, format.blocks_for(job.total()), format.layers),
             wanted: job.held,
-            granted: job.held,
             shared,
             job,
             replies,
             requests,
             deadline,
             format,
-            peer: None,
-            grants: Vec::new(),
-            parcels: VecDeque::new(),
             in_flight: FuturesUnordered::new(),
             lent: HashMap::new(),
             parcel_number: 0,
@@ -139,6 +111,12 @@ impl Courier {
             // If it cannot be told, nobody listens.
             let _ = reply(&self.replies, Reply::Failure(failure.clone().into()));
         }
+        // Nothing is handed over from here on, and what was is known here.
+        let Dispatched { sent, .. } = self.job.with(|_, dispatch| {
+            dispatch.close();
+            dispatch.take_news()
+        });
+        self.await_sent(sent);
         let Self { shared, job, replies, requests, in_flight, lent, .. } = self;
         drop((replies, requests));
         // Cancels what has not been sent.
@@ -154,6 +132,7 @@ impl Courier {
     async fn serve(&mut self, target: Target) -> Result<(), Failure> {
         let engine = self.shared.node.engine().clone();
         let mut connecting = Box::pin(async move { connect(&engine, target).await });
+        let (job, mut connected) = (Arc::clone(&self.job), false);
         loop {
             let full = self.advance()?;
             if let Some(done) = self.done() {
@@ -161,10 +140,14 @@ impl Courier {
             }
             tokio::select! {
                 message = self.requests.message() => self.handle(message)?,
-                // The sender lives in the job that is held here.
-                _ = self.progress.changed() => {}
+                () = job.news() => {}
                 Some(landed) = self.in_flight.next() => self.landed(landed)?,
-                peer = &mut connecting, if self.peer.is_none() => self.peer = Some(peer?),
+                peer = &mut connecting, if !connected => {
+                    let (engine, region) = (self.shared.node.engine().clone(), self.shared.node.region().clone());
+                    let route = Route { engine, region, peer: peer? };
+                    job.with(|_, dispatch| dispatch.connected(route));
+                    connected = true;
+                }
                 () = sleep(FULL_RETRY), if full => {}
                 () = sleep_until(self.deadline.into()) => {
                     return Err(Failure::new(FailureCode::DeadlineExceeded, "the request's deadline has passed"));
@@ -179,9 +162,13 @@ impl Courier {
         }
     }
 
-    /// Acts on what the step thread has published; true if the transfer engine was full.
+    /// Acts on what was published and handed over; true if the transfer engine was full.
     fn advance(&mut self) -> Result<bool, Failure> {
-        let progress = self.progress.borrow_and_update().clone();
+        let (progress, news) = self.job.with(|progress, dispatch| (progress.clone(), dispatch.take_news()));
+        self.await_sent(news.sent);
+        if let Some(failure) = news.failed {
+            return Err(failure);
+        }
         let need = self.format.blocks_for(progress.computed.chunk_end);
         if need > self.wanted {
             let wanted = v1::LeaseWanted { first_block: self.wanted, count: need - self.wanted };
@@ -205,10 +192,7 @@ impl Courier {
             self.shared.stats.cached(first.cached_tokens);
             self.first = Some(first);
         }
-        if self.answer_ended() {
-            return Ok(false);
-        }
-        self.push(progress.computed)
+        Ok(news.full)
     }
 
     /// The answer ends with its first token: nobody needs the KV.
@@ -216,39 +200,14 @@ impl Courier {
         self.first.as_ref().is_some_and(|first| first.finish.is_some())
     }
 
-    /// Hands what is computed and has a place to the transfer engine; true if that was full.
-    fn push(&mut self, computed: Computed) -> Result<bool, Failure> {
-        let job = Arc::clone(&self.job);
-        let (Some(peer), Some(blocks)) = (&self.peer, job.blocks.get()) else { return Ok(false) };
-        if self.parcels.is_empty() {
-            let granted = self.granted.saturating_mul(self.format.block_tokens).min(job.total());
-            let pieces = self.cursor.advance(computed.within(granted));
-            self.parcels.extend(pack(&self.format, pieces, &self.grants, &blocks.table));
-        }
-        while let Some(parcel) = self.parcels.front() {
-            let request = TransferRequest {
-                region: self.shared.node.region(),
-                ticket: &self.grants[parcel.grant].ticket,
-                direction: Direction::Write,
-                ops: Arc::clone(&parcel.ops),
-                class: Class::KvHandoff,
-                tenant: TenantId::default(),
-                deadline: self.deadline,
-                checksum: None,
-                notify: None,
-            };
-            let transfer = match self.shared.node.engine().submit(peer, request) {
-                Ok(transfer) => transfer,
-                Err(SubmitError::WouldExceed { .. }) => return Ok(true),
-                Err(error) => return Err(refused(&error)),
-            };
+    /// Takes charge of what the transfer engine has accepted.
+    fn await_sent(&mut self, sent: Vec<Sent>) {
+        for Sent { transfer, pieces } in sent {
             self.parcel_number += 1;
             let number = self.parcel_number;
             self.lent.insert(number, transfer.quiesce());
-            let pieces = self.parcels.pop_front().map(|parcel| parcel.pieces).unwrap_or_default();
             self.in_flight.push(Box::pin(async move { Landed { number, pieces, report: transfer.await } }));
         }
-        Ok(false)
     }
 
     /// A parcel has been reported.
@@ -266,7 +225,7 @@ impl Courier {
                 return Err(failed(&error));
             }
         }
-        self.last_visible = Some(Instant::now());
+        self.last_visible = self.last_visible.max(report.last_landed);
         let moved = pieces.iter().map(|piece| self.visible.add(piece.blocks(&self.format), piece.layers.len() as u32));
         let moved: u32 = moved.sum();
         self.shared.stats.blocks_visible.fetch_add(moved.into(), std::sync::atomic::Ordering::Relaxed);
@@ -279,12 +238,10 @@ impl Courier {
     /// The last reply, once everything is there.
     fn done(&self) -> Option<v1::PrefillDone> {
         let first = self.first.as_ref()?;
-        let handed_over =
-            self.cursor.done() >= self.job.total() && self.parcels.is_empty() && self.in_flight.is_empty();
-        if !handed_over && !self.answer_ended() {
+        let (handed_over, last_layer) = self.job.with(|progress, dispatch| (dispatch.is_done(), progress.last_layer));
+        if !(handed_over && self.in_flight.is_empty()) && !self.answer_ended() {
             return None;
         }
-        let last_layer = self.progress.borrow().last_layer;
         let tail = match (last_layer, self.last_visible) {
             (Some(layer), Some(visible)) if !self.answer_ended() => {
                 let tail = visible.saturating_duration_since(layer);
@@ -321,12 +278,12 @@ impl Courier {
     fn grant(&mut self, granted: v1::LeaseGranted) -> Result<(), Failure> {
         let invalid = |message: String| Err(Failure::new(FailureCode::InvalidRequest, message));
         let (first, count) = (granted.first_block, granted.count);
-        let fits = count > 0 && first == self.granted && count <= self.wanted.saturating_sub(first);
+        let expected = self.job.with(|_, dispatch| dispatch.granted());
+        let fits = count > 0 && first == expected && count <= self.wanted.saturating_sub(first);
         if !fits || granted.block_ids.len() != count as usize {
             return invalid(format!(
-                "a lease of {count} blocks from {first} on with {} ids; blocks {}..{} are wanted",
+                "a lease of {count} blocks from {first} on with {} ids; blocks {expected}..{} are wanted",
                 granted.block_ids.len(),
-                self.granted,
                 self.wanted
             ));
         }
@@ -334,9 +291,8 @@ impl Courier {
             Ok(ticket) => ticket,
             Err(error) => return invalid(format!("`ticket`: {error}")),
         };
-        self.granted = first + count;
         let ids = granted.block_ids.into_iter().map(BlockId).collect();
-        self.grants.push(Grant { blocks: first..first + count, ticket, ids });
+        self.job.with(|_, dispatch| dispatch.grant(Grant { blocks: first..first + count, ticket, ids }));
         Ok(())
     }
 }
@@ -360,19 +316,6 @@ async fn connect(engine: &kvrail_transfer::Engine, target: Target) -> Result<Pee
     engine.connect(address, target.generation).await.map_err(|error| unreachable(error.to_string()))
 }
 
-fn refused(error: &SubmitError) -> Failure {
-    let code = match error {
-        SubmitError::Hopeless => FailureCode::DeadlineExceeded,
-        SubmitError::PeerLost => FailureCode::PeerLost,
-        SubmitError::OutsideLease { .. } | SubmitError::WrongAccess | SubmitError::WrongPeer { .. } => {
-            FailureCode::InvalidRequest
-        }
-        SubmitError::Stopped => FailureCode::Draining,
-        _ => FailureCode::TransferFailed,
-    };
-    Failure::new(code, error.to_string())
-}
-
 fn failed(error: &TransferError) -> Failure {
     let code = if error.is_stale() {
         FailureCode::LeaseExpired
@@ -384,31 +327,6 @@ fn failed(error: &TransferError) -> Failure {
         FailureCode::TransferFailed
     };
     Failure::new(code, error.to_string())
-}
-
-/// Cuts pieces at the borders of grants and makes one parcel a grant. All of the pieces' blocks have been lent.
-fn pack(format: &KvFormat, pieces: Vec<Piece>, grants: &[Grant], table: &[BlockId]) -> Vec<Parcel> {
-    let mut parcels: Vec<Parcel> = Vec::new();
-    for (number, grant) in grants.iter().enumerate() {
-        let lent = grant.blocks.start * format.block_tokens..grant.blocks.end.saturating_mul(format.block_tokens);
-        let (mut ops, mut mine) = (Vec::new(), Vec::new());
-        for piece in &pieces {
-            let tokens = piece.tokens.start.max(lent.start)..piece.tokens.end.min(lent.end);
-            if tokens.is_empty() {
-                continue;
-            }
-            let piece = Piece { tokens, layers: piece.layers.clone() };
-            let blocks = piece.blocks(format);
-            let local = &table[blocks.start as usize..blocks.end as usize];
-            let remote = &grant.ids[(blocks.start - grant.blocks.start) as usize..];
-            ops.extend(handoff::ops(format, &piece, local, &remote[..blocks.len()]));
-            mine.push(piece);
-        }
-        if !mine.is_empty() {
-            parcels.push(Parcel { grant: number, ops: Arc::new(ops), pieces: mine });
-        }
-    }
-    parcels
 }
 
 /// Which blocks are whole at the receiver.

@@ -10,8 +10,10 @@ use kvrail_engine::{BlockId, ModelSpec};
 use kvrail_kv::{BlockKey, Chain, Namespace, TokenId};
 use kvrail_node::{Failure, FailureCode, KvCache, convert};
 use kvrail_proto::v1;
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
+use crate::dispatch::Dispatch;
 use crate::handoff::Computed;
 use crate::queue::Kick;
 use crate::schedule::JobId;
@@ -40,6 +42,12 @@ pub(crate) struct Progress {
     pub end: Option<Result<First, Failure>>,
 }
 
+/// How far a job is, and how far its KV is on its way.
+struct State {
+    progress: Progress,
+    dispatch: Dispatch,
+}
+
 /// A request that passed the door.
 pub(crate) struct Job {
     pub id: JobId,
@@ -53,7 +61,9 @@ pub(crate) struct Job {
     /// Its history holds the forced output.
     pub sampler: Sampler,
     pub arrived: Instant,
-    pub progress: watch::Sender<Progress>,
+    state: Mutex<State>,
+    /// Told when the courier should look.
+    news: Notify,
     /// Set once, when it gets its blocks.
     pub blocks: OnceLock<Blocks>,
     compute_us: AtomicU64,
@@ -70,6 +80,7 @@ impl Job {
         spec: &ModelSpec,
         namespace: &Namespace,
         pool_blocks: u32,
+        deadline: Instant,
     ) -> Result<Self, Failure> {
         let invalid = |message: String| Failure::new(FailureCode::InvalidRequest, message);
         let (format, total) = (&spec.format, start.tokens.len());
@@ -108,7 +119,11 @@ impl Job {
             tokens: start.tokens,
             sampler,
             arrived: Instant::now(),
-            progress: watch::Sender::new(Progress::default()),
+            state: Mutex::new(State {
+                progress: Progress::default(),
+                dispatch: Dispatch::new(*format, start.blocks_held, total, deadline),
+            }),
+            news: Notify::new(),
             blocks: OnceLock::new(),
             compute_us: AtomicU64::new(0),
         })
@@ -117,6 +132,30 @@ impl Job {
     /// Number of tokens.
     pub(crate) fn total(&self) -> u32 {
         self.tokens.len() as u32
+    }
+
+    /// Publishes how far it is, and hands over what of it can go.
+    pub(crate) fn publish(&self, change: impl FnOnce(&mut Progress)) {
+        self.with(|progress, _| change(progress));
+        self.news.notify_one();
+    }
+
+    /// Lets `f` look at how far it is and change its hand-over, then hands over what can go.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Progress, &mut Dispatch) -> R) -> R {
+        let mut state = self.state.lock();
+        let State { progress, dispatch } = &mut *state;
+        let result = f(progress, dispatch);
+        // Once the computation has ended with the answer, or without one, nobody needs the KV.
+        let needed = progress.end.as_ref().is_none_or(|end| end.as_ref().is_ok_and(|first| first.finish.is_none()));
+        if let (true, Some(blocks)) = (needed, self.blocks.get()) {
+            dispatch.push(progress.computed, &blocks.table);
+        }
+        result
+    }
+
+    /// Resolves when something was published since it last did.
+    pub(crate) async fn news(&self) {
+        self.news.notified().await;
     }
 
     /// The keys that a lookup may use: at least one token must be computed to have logits.
@@ -241,7 +280,7 @@ mod tests {
     fn job(start: v1::PrefillStart) -> Result<Job, Failure> {
         let spec = spec();
         let parts = NamespaceParts { model: "d", format: &spec.format, numerics: "n", adapter: "", salt: "" };
-        Job::new(JobId(1), start, &spec, &Namespace::new(&parts), 8)
+        Job::new(JobId(1), start, &spec, &Namespace::new(&parts), 8, Instant::now())
     }
 
     #[test]

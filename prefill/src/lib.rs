@@ -5,8 +5,8 @@
 //! of each chunk is written into the lease as it completes; the first token goes back as soon as it is sampled.
 //!
 //! Laws this crate serves:
-//! - *The executor waits for nobody*: the step thread publishes states, and all waiting (leases, peers, the wire, slow
-//!   readers) happens in couriers, one task a request.
+//! - *The executor waits for nobody*: the step thread publishes states and submits what can go at once; all waiting (leases,
+//!   peers, the wire, slow readers) happens in couriers, one task a request.
 //! - *A late write never lands* (law 2): blocks are let go of only when no transfer can read them any more.
 //! - *Everything is bounded* (law 7): the line by requests and tokens, replies by count, progress by being a state.
 //! - *Policy is pure* (law 8): [`schedule`] and [`handoff`] see neither clock nor socket.
@@ -14,12 +14,14 @@
 //!
 //! Map: [`config`] what the service is told · [`schedule`] who is computed next · [`handoff`] what of the KV is sent next ·
 //! `queue` the line between tasks and the step thread · `job` one request, and its blocks · `step` the step thread ·
-//! `courier` a request's way to the decode node · `service` the gRPC door · `shared`, `stats` what they share and count.
+//! `dispatch` the hand-over to the transfer engine · `courier` a request's way to the decode node · `service` the gRPC door ·
+//! `shared`, `stats` what they share and count.
 
 #![forbid(unsafe_code)]
 
 pub mod config;
 mod courier;
+mod dispatch;
 pub mod handoff;
 mod job;
 mod queue;

@@ -126,7 +126,7 @@ impl Queue {
     fn start(&self, job: &Job) -> Start {
         let Some(blocks) = Blocks::take(&self.cache, &self.kick, job, self.block_tokens) else { return Start::NoRoom };
         let cached = blocks.cached * self.block_tokens;
-        job.progress.send_modify(|p| {
+        job.publish(|p| {
             p.computed.done = cached;
             p.computed.chunk_end = cached;
         });

@@ -120,7 +120,7 @@ async fn admit(shared: &Shared, id: JobId, requests: &mut Streaming<v1::PrefillR
         generation: (start.decode_generation != 0).then_some(start.decode_generation),
     };
     let namespace = node.namespace(&start.salt);
-    let job = Arc::new(Job::new(id, start, node.spec(), &namespace, node.kv().blocks())?);
+    let job = Arc::new(Job::new(id, start, node.spec(), &namespace, node.kv().blocks(), deadline)?);
     let place = shared.queue.offer(&job).map_err(|full| {
         let message = format!("{} requests with {} tokens are waiting", full.requests, full.tokens);
         Failure::new(FailureCode::QueueFull, message).retry_after(shared.retry_after())

@@ -59,14 +59,14 @@ impl Steps<'_> {
             })
             .collect();
         for (slice, job, _) in &work {
-            job.progress.send_modify(|p| p.computed = Computed { done: slice.start, chunk_end: slice.end, layers: 0 });
+            job.publish(|p| p.computed = Computed { done: slice.start, chunk_end: slice.end, layers: 0 });
         }
 
         let started = Instant::now();
         let answers = self.executor.forward(&batch, self.shared.node.kv(), &mut |layer| {
             let now = Instant::now();
             for (_, job, _) in &work {
-                job.progress.send_modify(|p| {
+                job.publish(|p| {
                     p.computed.layers = layer + 1;
                     p.last_layer = Some(now);
                 });
@@ -86,7 +86,7 @@ impl Steps<'_> {
                     self.shared.queue.computed(slice, job.total());
                     let cached = blocks.cached * block_tokens;
                     let end = logits.map(|logits| self.first(job, &logits, cached));
-                    job.progress.send_modify(|p| {
+                    job.publish(|p| {
                         p.computed = Computed { done: slice.end, chunk_end: slice.end, layers: 0 };
                         p.end = end;
                     });
@@ -98,7 +98,7 @@ impl Steps<'_> {
                 for (_, job, _) in &work {
                     self.shared.queue.remove(job);
                     let failure = Failure::new(FailureCode::Internal, error.to_string());
-                    job.progress.send_modify(|p| p.end = Some(Err(failure)));
+                    job.publish(|p| p.end = Some(Err(failure)));
                 }
             }
         }

@@ -181,7 +181,7 @@ impl Core {
             match event {
                 Event::Done(id, report) => {
                     let Some(active) = plan.active.get_mut(id.index()).and_then(Option::as_mut) else { continue };
-                    let report = translate(*report);
+                    let report = self.translate(*report);
                     count(&self.counters.bytes_moved, report.bytes);
                     count(&self.counters.bytes_retried, report.retried_bytes);
                     match active.notify.take() {
@@ -207,6 +207,27 @@ impl Core {
         }
         orders.timeout = plan.planner.poll_timeout();
         orders
+    }
+
+    fn translate(&self, report: plan::Report) -> Report {
+        let memory_is_free = !report.lent;
+        Report {
+            status: report.status.map_err(|failure| TransferError { kind: failure.into(), memory_is_free }),
+            ops: report.ops,
+            bytes: report.bytes,
+            retried_bytes: report.retried_bytes,
+            bytes_by_rail: report
+                .bytes_by_path
+                .into_iter()
+                .map(|(path, bytes)| {
+                    let (transport, stream) = kind_of(path.local);
+                    RailBytes { transport, stream, bytes }
+                })
+                .collect(),
+            queued: report.queued,
+            wire: report.wire,
+            last_landed: report.last_landed.map(|at| self.instant(at)),
+        }
     }
 
     fn carry_out(&self, orders: Orders, own: RailSet) {
@@ -348,25 +369,5 @@ impl Core {
 impl Cancel for Arc<Core> {
     fn cancel(&self, id: TransferId) {
         self.plan(RailSet::default(), |plan, now| plan.planner.cancel(id, now));
-    }
-}
-
-fn translate(report: plan::Report) -> Report {
-    let memory_is_free = !report.lent;
-    Report {
-        status: report.status.map_err(|failure| TransferError { kind: failure.into(), memory_is_free }),
-        ops: report.ops,
-        bytes: report.bytes,
-        retried_bytes: report.retried_bytes,
-        bytes_by_rail: report
-            .bytes_by_path
-            .into_iter()
-            .map(|(path, bytes)| {
-                let (transport, stream) = kind_of(path.local);
-                RailBytes { transport, stream, bytes }
-            })
-            .collect(),
-        queued: report.queued,
-        wire: report.wire,
     }
 }

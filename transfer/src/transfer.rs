@@ -206,6 +206,8 @@ pub struct Report {
     pub queued: Duration,
     /// From the first slice on the wire to the last one visible.
     pub wire: Duration,
+    /// When the engine heard that the last slice is visible; `None` if none is.
+    pub last_landed: Option<Instant>,
 }
 
 /// Bytes that one rail moved.
@@ -252,7 +254,7 @@ impl Shared {
         let status = Err(TransferError { kind: FailureKind::Stopped, memory_is_free: true });
         let (ops, bytes_by_rail) = (Vec::new(), Vec::new());
         let (queued, wire) = (Duration::ZERO, Duration::ZERO);
-        self.finish(Report { status, ops, bytes: 0, retried_bytes: 0, bytes_by_rail, queued, wire });
+        self.finish(Report { status, ops, bytes: 0, retried_bytes: 0, bytes_by_rail, queued, wire, last_landed: None });
     }
 }
 

@@ -121,7 +121,10 @@ impl Worker {
                 }
             }
             self.progress();
-            self.exchange();
+            // What was handed out goes on its way before anything else is looked at.
+            if self.exchange() {
+                self.progress();
+            }
             if let Err(error) = self.sleep() {
                 tracing::error!(%error, "a transfer worker cannot wait for its streams and ends");
                 core.stop();
@@ -209,8 +212,9 @@ impl Worker {
         }
     }
 
-    /// Tells the planner what ended, and takes what there is room for.
-    fn exchange(&mut self) {
+    /// Tells the planner what ended, and takes what there is room for; true if that was something.
+    fn exchange(&mut self) -> bool {
+        let mut posted = false;
         loop {
             self.rooms.clear();
             if self.hungry || !self.completions.is_empty() {
@@ -224,7 +228,7 @@ impl Worker {
                 }
             }
             if self.completions.is_empty() && self.rooms.is_empty() {
-                return;
+                return posted;
             }
             let wanted: usize = self.rooms.iter().map(|(_, room)| room).sum();
             self.batch.clear();
@@ -234,9 +238,10 @@ impl Worker {
             // Handed out all that was asked for: there may be more when there is room again.
             self.hungry = !wakes.is_empty() || self.batch.slices.len() >= wanted;
             if self.batch.slices.is_empty() {
-                return;
+                return posted;
             }
             self.post();
+            posted = true;
         }
     }
 

@@ -107,6 +107,17 @@ impl Mapping {
         self.share.as_ref()
     }
 
+    /// Backs `len` bytes from `offset` on with memory, as if each page had been written; contents stay. `len` is cut at the
+    /// end of the mapping.
+    pub(crate) fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
+        let len = len.min(self.mapped.saturating_sub(offset));
+        // SAFETY: a range inside the mapping (of nothing, if `offset` is past its end); no byte changes.
+        let done = unsafe {
+            libc::madvise(self.base.as_ptr().add(offset.min(self.mapped)).cast(), len, libc::MADV_POPULATE_WRITE)
+        };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Address of `offset`, if the `len` bytes from there lie inside.
     pub(crate) fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;

@@ -11,6 +11,7 @@
 //! that touches a lent range gets undefined *contents*, never undefined behaviour of the engine.
 
 mod mapping;
+mod populate;
 mod streaming;
 
 use std::sync::Arc;
@@ -129,6 +130,15 @@ impl Region {
         let to = self.0.mapping.at(offset, from.len() as u64).expect("range inside the region");
         // SAFETY: as in `read`, with the roles exchanged.
         unsafe { copy(from.as_ptr(), to, from.len()) }
+    }
+
+    /// Has the kernel back the whole region with memory now, in the background, at the lowest priority.
+    ///
+    /// Otherwise it does so page by page at first touch: the first transfers into a fresh pool of 4 KiB pages then take
+    /// several times as long as the copy itself. The thread ends with its work or with the region; it is a help, so where
+    /// the kernel (before 5.14) or a limit refuses, nothing changes.
+    pub fn populate_in_background(&self) {
+        populate::spawn(Arc::downgrade(&self.0));
     }
 
     pub(crate) fn mapping(&self) -> &Mapping {

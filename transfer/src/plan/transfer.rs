@@ -135,6 +135,7 @@ impl Transfer {
             bytes_by_path: std::mem::take(&mut self.by_path),
             queued: first.since(self.submitted_at),
             wire: self.last_landed_at.since(first),
+            last_landed: (self.landed > 0).then_some(self.last_landed_at),
             lent: !self.is_quiet(),
         }
     }

@@ -411,6 +411,8 @@ pub struct Report {
     pub queued: Duration,
     /// From the first slice handed out to the last landed.
     pub wire: Duration,
+    /// When the last slice landed; `None` if none did.
+    pub last_landed: Option<Time>,
     /// May something still touch the memory? If so, [`Event::Quiesced`] comes when not.
     pub lent: bool,
 }
