@@ -239,7 +239,8 @@ impl Courier {
     fn done(&self) -> Option<v1::PrefillDone> {
         let first = self.first.as_ref()?;
         let (handed_over, last_layer) = self.job.with(|progress, dispatch| (dispatch.is_done(), progress.last_layer));
-        if !(handed_over && self.in_flight.is_empty()) && !self.answer_ended() {
+        let there = handed_over && self.in_flight.is_empty();
+        if !there && !self.answer_ended() {
             return None;
         }
         let tail = match (last_layer, self.last_visible) {

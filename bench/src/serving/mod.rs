@@ -80,9 +80,9 @@ pub struct Options {
     /// Words of a prompt
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub words: usize,
-    /// Words of the prompt with which the hand-off is timed; 0 leaves it out
-    #[arg(long, value_name = "N", default_value_t = 600)]
-    pub wire_words: usize,
+    /// Words of the prompts with which the hand-off is timed, shortest first; 0 leaves it out
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [600, 1600])]
+    pub wire_words: Vec<usize>,
     /// Output tokens of an answer
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub tokens: u32,
@@ -96,7 +96,7 @@ pub struct Options {
     #[arg(long)]
     pub json: bool,
     /// Exit with status 3 when missed: ttft=CEILING (time to first token at one stream against colocated), wire=CEILING
-    /// (last layer to visible against moving all at once)
+    /// (last layer to visible against moving all at once, of the last of the hand-offs)
     #[arg(long, value_name = "WHAT=RATIO")]
     pub expect: Vec<Expect>,
     /// Seed of the prompts
@@ -238,8 +238,8 @@ pub fn run(options: &Options, binary: &Path, far: &FarCommand) -> Result<Report,
     for &streams in &options.streams {
         report.streams.push(compare(options, streams, &runtime, &sides)?);
     }
-    if options.wire_words > 0 {
-        report.wire = Some(hidden(options, &runtime, &sides[SEPARATE], far)?);
+    for &words in options.wire_words.iter().filter(|words| **words > 0) {
+        report.wire.push(hidden(options, words, &runtime, &sides[SEPARATE], far)?);
     }
     for side in sides {
         let bad = side.cluster.drain();
@@ -315,9 +315,9 @@ fn all_at_once(at_once: &mut AtOnce, round: u64) -> Result<Moved, ServeError> {
 }
 
 /// Hands over one prompt after the other, and takes the median of the times from the last layer to visible.
-async fn hand_offs(options: &Options, side: &Side, round: usize) -> Result<(Moved, u64), ServeError> {
+async fn hand_offs(options: &Options, words: usize, side: &Side, round: usize) -> Result<(Moved, u64), ServeError> {
     let (mut tails, mut waiting, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for ask in questions(options, HAND_OFFS, (1 << 16) + round, options.wire_words).chunks(1) {
+    for ask in questions(options, HAND_OFFS, (1 << 16) + round, words).chunks(1) {
         let before = side.handed().await?;
         waiting.push(side.serve(ask, 1).await?.waiting);
         let after = side.handed().await?;
@@ -331,19 +331,25 @@ async fn hand_offs(options: &Options, side: &Side, round: usize) -> Result<(Move
 }
 
 /// Times the end of hand-offs, one prompt at a time, beside moving as many bytes at once.
-fn hidden(options: &Options, runtime: &Runtime, side: &Side, far: &FarCommand) -> Result<WireHidden, ServeError> {
+fn hidden(
+    options: &Options,
+    words: usize,
+    runtime: &Runtime,
+    side: &Side,
+    far: &FarCommand,
+) -> Result<WireHidden, ServeError> {
     // The first turn tells how many bytes such a prompt has.
-    let (_, bytes) = runtime.block_on(hand_offs(options, side, 0))?;
+    let (_, bytes) = runtime.block_on(hand_offs(options, words, side, 0))?;
     let token_bytes = runtime.block_on(side.handed())?.token_bytes;
     let block_bytes = usize::try_from(token_bytes * 16).unwrap_or(usize::MAX);
     let blocks = (bytes as usize).div_ceil(block_bytes).max(1);
     let mut at_once = AtOnce::start(options.transport, blocks, block_bytes, far)?;
     let rounds: Rounds<Moved> = interleave(2, options.rounds, |contender, round| {
-        progress(&format!("hand-off, round {}", round + 1));
+        progress(&format!("hand-off of {words} words, round {}", round + 1));
         if contender == 1 {
             return all_at_once(&mut at_once, round as u64);
         }
-        Ok::<_, ServeError>(runtime.block_on(hand_offs(options, side, round + 1))?.0)
+        Ok::<_, ServeError>(runtime.block_on(hand_offs(options, words, side, round + 1))?.0)
     })?;
     let missing = || ServeError::Counters("no round was calm".into());
     let seconds = |contender| rounds.median(contender, |m| m.seconds).ok_or_else(missing);

@@ -18,8 +18,8 @@ pub struct Report {
     pub transport: Wire,
     /// Separate beside colocated, for each number of streams.
     pub streams: Vec<Streams>,
-    /// How well the prefill hides the wire.
-    pub wire: Option<WireHidden>,
+    /// How well the prefill hides the wire, by length of the prompt.
+    pub wire: Vec<WireHidden>,
     /// Expectations that were missed, in words.
     pub missed: Vec<String>,
 }
@@ -119,7 +119,7 @@ impl FromStr for Expect {
 
 impl Report {
     pub(super) fn new(machine: Machine, model: &str, transport: Wire) -> Self {
-        Self { machine, model: model.to_owned(), transport, streams: Vec::new(), wire: None, missed: Vec::new() }
+        Self { machine, model: model.to_owned(), transport, streams: Vec::new(), wire: Vec::new(), missed: Vec::new() }
     }
 
     /// Notes what was missed.
@@ -130,7 +130,7 @@ impl Report {
                     let one = self.streams.iter().find(|s| s.streams == 1);
                     ("time to first token at one stream", one.map(|s| s.ttft_ratio), ceiling)
                 }
-                Expect::Wire(ceiling) => ("last layer to visible", self.wire.as_ref().map(|w| w.ratio), ceiling),
+                Expect::Wire(ceiling) => ("last layer to visible", self.wire.last().map(|w| w.ratio), ceiling),
             };
             match ratio {
                 None => self.missed.push(format!("{what} was not measured")),
@@ -176,7 +176,7 @@ impl Report {
             }
         }
         out += &format!("{table}\nratio: separate to colocated of the same round; rounds: kept (− disturbed)\n");
-        if let Some(wire) = &self.wire {
+        for wire in &self.wire {
             out += &format!(
                 "{:.1} MB of KV: last layer to visible {:.0} µs, all at once on an idle path {:.0} µs: ratio {} ({} rounds, −{})\n",
                 wire.bytes as f64 / 1e6,
@@ -203,14 +203,14 @@ mod tests {
     fn ceilings_are_judged_and_what_was_not_measured_is_missed() {
         let missed = |wire: Option<f64>, expectations: &[&str]| {
             let mut report = Report::new(Machine::here(), "mock", Wire::Tcp);
-            report.wire = wire.map(|ratio| WireHidden {
+            report.wire.extend(wire.map(|ratio| WireHidden {
                 bytes: 1,
                 last_layer_to_visible_s: interval(ratio),
                 at_once_s: interval(1.0),
                 ratio: interval(ratio),
                 kept: 9,
                 discarded: 0,
-            });
+            }));
             let expectations: Vec<Expect> = expectations.iter().map(|e| e.parse().unwrap()).collect();
             report.judge(&expectations);
             report.missed.len()

@@ -113,8 +113,8 @@ fn serving(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     // the suite ends.
     let lines: &[(Wire, &str)] = if full {
         &[
-            (Wire::Tcp, "--streams 1 --words 200 --wire-words 600 --tokens 32 --rounds 9"),
-            (Wire::Shm, "--streams 1 --words 200 --wire-words 600 --tokens 32 --rounds 9"),
+            (Wire::Tcp, "--streams 1 --words 200 --wire-words 600,1600 --tokens 32 --rounds 9"),
+            (Wire::Shm, "--streams 1 --words 200 --wire-words 600,1600 --tokens 32 --rounds 9"),
             (Wire::Tcp, "--streams 4,16 --words 50 --wire-words 0 --tokens 32 --rounds 9"),
         ]
     } else {
@@ -142,20 +142,27 @@ fn serving(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
                 findings.check(at.kept >= ROUNDS, format!("{wire}: only {} calm rounds", at.kept));
             }
         }
-        let Some(hidden) = report.wire else { continue };
+        for hidden in &report.wire {
+            findings.figure(
+                format!("last layer to visible over {wire}, {:.1} MB", hidden.bytes as f64 / 1e6),
+                format!(
+                    "{:.0} µs, {} of moving the same at once ({} rounds, −{})",
+                    hidden.last_layer_to_visible_s.median * 1e6,
+                    hidden.ratio,
+                    hidden.kept,
+                    hidden.discarded
+                ),
+            );
+        }
+        // A short prompt's KV moves in less time than a few threads take to wake: the longest is judged.
+        let Some(longest) = report.wire.last() else { continue };
         timed += 1;
-        findings.figure(
-            format!("last layer to visible over {wire}"),
-            format!(
-                "{} of moving {} bytes at once ({} rounds, −{})",
-                hidden.ratio, hidden.bytes, hidden.kept, hidden.discarded
-            ),
-        );
         if full {
-            let ratio = hidden.ratio;
+            let ratio = longest.ratio;
             findings
                 .check(ratio.median <= WIRE_CEILING, format!("{wire}: last layer to visible {ratio} > {WIRE_CEILING}"));
-            findings.check(hidden.kept >= ROUNDS, format!("{wire}: only {} calm rounds of the hand-off", hidden.kept));
+            let kept = longest.kept;
+            findings.check(kept >= ROUNDS, format!("{wire}: only {kept} calm rounds of the hand-off"));
         }
     }
     findings.check(timed == 2, "the end of the hand-off was not timed over both transports");
