@@ -199,3 +199,93 @@ fn pack(format: &KvFormat, pieces: &[Piece], grants: &[Grant], table: &[BlockId]
     }
     parcels
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kvrail_kv::DType;
+    use kvrail_transfer::{Access, ByteRange, EngineConfig, Lease, LeaseRequest, MemoryKind};
+
+    use super::*;
+
+    const FORMAT: KvFormat = KvFormat { layers: 3, kv_heads: 2, head_dim: 4, block_tokens: 4, dtype: DType::F16 };
+    const BLOCKS: usize = 4;
+
+    /// A prefill node's and a decode node's engine and pool, connected; all of the latter is lent.
+    async fn two_nodes() -> (Route, Region, Engine, Lease) {
+        let [here, there] = [(); 2].map(|()| Engine::start(EngineConfig::default()).expect("an engine"));
+        let bytes = BLOCKS * FORMAT.block_bytes() as usize;
+        let [region, pool] =
+            [&here, &there].map(|engine| engine.allocate(bytes, MemoryKind::Shared).expect("a region"));
+        region.write(0, &(0..bytes).map(|i| i as u8 | 1).collect::<Vec<_>>());
+        let ranges = vec![ByteRange { offset: 0, len: bytes as u64 }];
+        let lease = LeaseRequest { region: &pool, ranges, access: Access::Write, ttl: Duration::from_secs(60) };
+        let lease = there.grant(lease).expect("a lease");
+        let peer = here.connect(there.local_addr(), None).await.expect("a session");
+        (Route { engine: here, region, peer }, pool, there, lease)
+    }
+
+    fn layers(layers: u32) -> Computed {
+        Computed { done: 0, chunk_end: 8, layers }
+    }
+
+    #[tokio::test]
+    async fn a_layer_goes_when_it_is_computed_and_has_a_place_and_goes_once() {
+        let (route, pool, _there, lease) = two_nodes().await;
+        let region = route.region.clone();
+        let mut dispatch = Dispatch::new(FORMAT, 0, 8, Instant::now() + Duration::from_secs(20));
+        let table = [BlockId(2), BlockId(3)];
+        dispatch.push(layers(1), &table);
+        assert!(dispatch.take_news().sent.is_empty(), "nobody to send to");
+        dispatch.connected(route);
+        dispatch.push(layers(1), &table);
+        assert!(dispatch.take_news().sent.is_empty(), "no place for it");
+
+        dispatch.grant(Grant { blocks: 0..2, ticket: lease.ticket(), ids: vec![BlockId(1), BlockId(0)] });
+        dispatch.push(layers(1), &table);
+        dispatch.push(layers(1), &table);
+        dispatch.push(layers(3), &table);
+        let sent = dispatch.take_news().sent;
+        assert_eq!(sent.len(), 2, "one layer, then two");
+        assert!(dispatch.is_done());
+        for sent in sent {
+            let report = sent.transfer.await;
+            assert_eq!(report.status, Ok(()));
+            assert!(report.last_landed.is_some());
+        }
+        let block = |region: &Region, block: u64| {
+            let mut bytes = vec![0; FORMAT.block_bytes() as usize];
+            region.read(block * FORMAT.block_bytes(), &mut bytes);
+            bytes
+        };
+        assert_eq!([block(&pool, 1), block(&pool, 0)], [block(&region, 2), block(&region, 3)]);
+        assert_eq!(block(&pool, 2), vec![0; FORMAT.block_bytes() as usize]);
+    }
+
+    #[tokio::test]
+    async fn what_the_engine_refuses_is_told_once_and_nothing_follows() {
+        let (route, _pool, _there, lease) = two_nodes().await;
+        let mut dispatch = Dispatch::new(FORMAT, 0, 8, Instant::now() + Duration::from_secs(20));
+        dispatch.connected(route);
+        // Past the end of what was lent.
+        dispatch.grant(Grant { blocks: 0..2, ticket: lease.ticket(), ids: vec![BlockId(7), BlockId(8)] });
+        let table = [BlockId(0), BlockId(1)];
+        dispatch.push(layers(1), &table);
+        let failed = dispatch.news.failed.as_ref().expect("refused");
+        assert_eq!(failed.code, FailureCode::InvalidRequest);
+        dispatch.push(layers(2), &table);
+        assert!(dispatch.take_news().sent.is_empty());
+    }
+
+    #[tokio::test]
+    async fn nothing_goes_once_it_is_closed() {
+        let (route, _pool, _there, lease) = two_nodes().await;
+        let mut dispatch = Dispatch::new(FORMAT, 0, 8, Instant::now() + Duration::from_secs(20));
+        dispatch.connected(route);
+        dispatch.grant(Grant { blocks: 0..2, ticket: lease.ticket(), ids: vec![BlockId(0), BlockId(1)] });
+        dispatch.close();
+        dispatch.push(layers(1), &[BlockId(0), BlockId(1)]);
+        assert!(dispatch.take_news().sent.is_empty());
+    }
+}

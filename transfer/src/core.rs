@@ -358,6 +358,9 @@ impl Core {
         if self.threads.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
+        // What was posted to a thread that had ended: a stream whose other end waits for it to close, somebody who waits.
+        self.workers.iter().for_each(worker::Handle::clear);
+        self.control.take().into_iter().for_each(Command::abandon);
         let left: Vec<Active> = self.plan.lock().active.drain(..).flatten().collect();
         for active in left {
             active.shared.stopped();

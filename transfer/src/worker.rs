@@ -44,6 +44,11 @@ impl Handle {
         self.mailbox.post(message);
     }
 
+    /// Drops what was posted; for when the worker has ended.
+    pub(crate) fn clear(&self) {
+        drop(self.mailbox.take());
+    }
+
     /// There may be something to send.
     pub(crate) fn kick(&self) {
         self.mailbox.wake();
@@ -124,6 +129,7 @@ impl Worker {
             // What was handed out goes on its way before anything else is looked at.
             if self.exchange() {
                 self.progress();
+                self.exchange();
             }
             if let Err(error) = self.sleep() {
                 tracing::error!(%error, "a transfer worker cannot wait for its streams and ends");

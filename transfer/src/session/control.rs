@@ -47,6 +47,19 @@ pub(crate) enum Command {
     Notify { session: Arc<Session>, payload: Bytes, deadline: Instant, report: Box<Report>, shared: Arc<Shared> },
 }
 
+impl Command {
+    /// The engine stops: whoever waits is told, descriptors are closed.
+    pub(crate) fn abandon(self) {
+        match self {
+            Self::Connect { reply, .. } => reply.give(Err(ConnectError::Stopped)),
+            Self::Notify { report, shared, deadline, .. } => {
+                Notice { deadline, report, shared }.end(Some(FailureKind::Stopped));
+            }
+            Self::Action(_) | Self::Attached { .. } | Self::Detached { .. } => {}
+        }
+    }
+}
+
 /// What a connection is.
 pub(super) enum Role {
     /// Has not said who it is.
@@ -195,15 +208,7 @@ impl Control {
                 dial.waiters.drain(..).for_each(|w| w.give(Err(ConnectError::Stopped)));
             }
         }
-        for command in self.core.control.take() {
-            match command {
-                Command::Connect { reply, .. } => reply.give(Err(ConnectError::Stopped)),
-                Command::Notify { report, shared, deadline, .. } => {
-                    Notice { deadline, report, shared }.end(Some(FailureKind::Stopped));
-                }
-                _ => {}
-            }
-        }
+        self.core.control.take().into_iter().for_each(Command::abandon);
     }
 
     fn command(&mut self, command: Command) {
