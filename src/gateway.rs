@@ -85,7 +85,7 @@ pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
 
 fn config(own: &GatewaySettings) -> anyhow::Result<GatewayConfig> {
     let (name, text, digest) = match node::mock(&own.model)? {
-        Some(options) => (options.name.clone(), TextModel::mock(options.vocab)?, None),
+        Some(options) => (options.name.clone(), TextModel::mock(options.vocab)?, Some(options.digest())),
         None => {
             let path = model::existing(&own.model)?;
             let text = TextModel::open(&path).with_context(|| path.display().to_string())?;

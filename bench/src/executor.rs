@@ -11,7 +11,7 @@ use kvrail_engine::{BlockId, Chunk, Executor, KvMemory};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::stats::{Interval, Measure, interleave};
+use crate::stats::{Interval, Measure, coverage, interleave};
 use crate::usage::Usage;
 
 /// Tokens computed in one forward pass of a prefill.
@@ -198,7 +198,8 @@ impl Drop for Theirs {
 /// Tables for people.
 #[must_use]
 pub fn text(rows: &[Row]) -> String {
-    let head = ["", "", "tokens/s", "tokens/CPU-s", "ratio per CPU-s [95 %]", "rounds"];
+    let ratio = format!("ratio per CPU-s [{}]", coverage(rows.iter().map(|row| row.ratio)));
+    let head = ["", "", "tokens/s", "tokens/CPU-s", &ratio, "rounds"];
     let mut table = crate::show::table(&head);
     for row in rows {
         for (side, name) in ["kvrail", "llama.cpp"].iter().enumerate() {

@@ -35,6 +35,13 @@ impl std::fmt::Display for Interval {
     }
 }
 
+/// How often intervals like these cover the true median, at least: `96 %` with nine samples, `75 %` with three.
+#[must_use]
+pub fn coverage(intervals: impl IntoIterator<Item = Interval>) -> String {
+    let least = intervals.into_iter().map(|i| i.coverage).fold(1.0, f64::min);
+    format!("{:.0} %", (least * 100.0).floor())
+}
+
 /// Median with its interval of at least `confidence`: the narrowest pair of order statistics, equally far from both
 /// ends, that covers the true median so often (binomial with p = ½; Conover, Practical Nonparametric Statistics, §3.2).
 /// With too few samples for that the interval is the whole range, and `coverage` says how little it is worth.
@@ -202,6 +209,14 @@ mod tests {
             assert!((interval.coverage - coverage).abs() < 5e-4, "n = {n}: {}", interval.coverage);
             assert_eq!(interval.median, (n as f64 + 1.0) / 2.0);
         }
+    }
+
+    #[test]
+    fn the_least_coverage_heads_a_table() {
+        let of = |n: usize| median_interval(&vec![1.0; n], 0.95).unwrap();
+        assert_eq!(coverage([of(9), of(20)]), "95 %");
+        assert_eq!(coverage([of(9), of(3)]), "75 %");
+        assert_eq!(coverage([of(1)]), "0 %");
     }
 
     #[test]

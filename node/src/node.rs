@@ -167,7 +167,12 @@ impl Node {
             context_tokens: spec.context_tokens,
             grpc_address: advertised(&config, addresses.grpc)?,
             transfer_address: advertised(&config, addresses.transfer)?,
-            admin_address: advertised(&config, addresses.admin)?,
+            admin_address: if config.advertise_host.is_some() && addresses.admin.ip().is_loopback() {
+                // Others could not reach it.
+                String::new()
+            } else {
+                advertised(&config, addresses.admin)?
+            },
         };
         let load = LoadReport::default();
         load.update(|load| load.blocks_free = blocks);

@@ -2,12 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 
-/// Root of the repository.
+/// Root of the repository. Cargo says at run time where it is: a build directory that several checkouts share may hold an
+/// `xtask` that another of them built.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        let here =
+            std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+        here.parent().expect("xtask lies in the repository").to_owned()
+    })
 }
 
 /// Runs `program` in the repository's root with its output shown; fails if it does.

@@ -72,16 +72,16 @@ pub enum ServeError {
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// GGUF file, or mock[:KEY=VALUE,…]
-    #[arg(long, value_name = "MODEL", default_value = "mock")]
+    #[arg(long, value_name = "MODEL", default_value = "mock:context=16384")]
     pub model: String,
     /// Streams at a time
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16])]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,16")]
     pub streams: Vec<usize>,
     /// Words of a prompt
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub words: usize,
     /// Words of the prompts with which the hand-off is timed, shortest first; 0 leaves it out
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [600, 1600])]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "600,1600")]
     pub wire_words: Vec<usize>,
     /// Output tokens of an answer
     #[arg(long, value_name = "N", default_value_t = 32)]

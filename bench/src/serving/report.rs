@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{COLOCATED, Interval, Machine, Options, Rounds, SEPARATE, Served, Wire};
 use crate::show::table;
+use crate::stats::coverage;
 
 /// All that was measured.
 #[derive(Debug, Serialize, Deserialize)]
@@ -149,16 +150,9 @@ impl Report {
             "{} over {}; {} cores, Linux {}\n",
             self.model, self.transport, self.machine.cores, self.machine.kernel
         );
-        let head = [
-            "streams",
-            "",
-            "TTFT ms",
-            "tokens/s",
-            "CPU ms/token",
-            "TTFT ratio [95 %]",
-            "tokens/s ratio [95 %]",
-            "rounds",
-        ];
+        let likely = coverage(self.streams.iter().flat_map(|at| [at.ttft_ratio, at.tokens_ratio]));
+        let ratio = |what: &str| format!("{what} ratio [{likely}]");
+        let head = ["streams", "", "TTFT ms", "tokens/s", "CPU ms/token", &ratio("TTFT"), &ratio("tokens/s"), "rounds"];
         let mut table = table(&head);
         for at in &self.streams {
             for side in [SEPARATE, COLOCATED] {

@@ -77,7 +77,7 @@ pub struct Options {
     #[arg(long, value_name = "BYTES", default_value_t = 32_768)]
     pub block_bytes: usize,
     /// Transports to measure
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [Wire::Tcp, Wire::Shm])]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "tcp,shm")]
     pub transports: Vec<Wire>,
     /// Calm rounds to collect for each comparison; three times as many are tried at most
     #[arg(long, value_name = "N", default_value_t = 9)]
@@ -185,7 +185,11 @@ fn check_settings(options: &Options) -> Result<(), BenchError> {
         return refuse("more bytes than the address space".into());
     };
     if options.batch > pool / 8 {
-        return refuse(format!("{} descriptors do not fit into {pool} bytes", options.batch));
+        return refuse(format!(
+            "--batch {}: so many descriptors of 8 bytes do not fit into the {pool} bytes of the blocks; give at most {}, or 0",
+            options.batch,
+            pool / 8
+        ));
     }
     // Source and destination of both contenders.
     let (needed, available) = (pool.saturating_mul(4), report::memory_available());

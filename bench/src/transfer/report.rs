@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::control::Wire;
 use super::shape::Shape;
 use crate::show::table;
-use crate::stats::{Interval, Measure, Rounds, Turn};
+use crate::stats::{Interval, Measure, Rounds, Turn, coverage};
 
 /// All that was measured.
 #[derive(Debug, Serialize, Deserialize)]
@@ -191,7 +191,9 @@ impl Report {
             machine.huge_pages,
             machine.huge_pages_shared,
         );
-        let mut table = table(&["", "GB/s", "CPU s/GB", "ratio [95 %]", "CPU ratio [95 %]", "rounds", "waiting"]);
+        let likely = coverage(self.pairs.iter().flat_map(|pair| [pair.ratio, pair.cpu_ratio]));
+        let ratios = [format!("ratio [{likely}]"), format!("CPU ratio [{likely}]")];
+        let mut table = table(&["", "GB/s", "CPU s/GB", &ratios[0], &ratios[1], "rounds", "waiting"]);
         for pair in &self.pairs {
             for side in 0..2 {
                 let ratio = |of: &Interval| if side == 0 { of.to_string() } else { String::new() };

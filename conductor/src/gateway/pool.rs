@@ -20,6 +20,8 @@ use crate::route::{Refusal, Request, Router};
 
 /// Pauses between attempts to reach the conductor.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// How often it is said again that the conductor cannot be reached.
+const TELL_AGAIN: Duration = Duration::from_secs(30);
 /// After a failed `Route`, how long the next ones do not even try.
 const ROUTE_PAUSE: Duration = Duration::from_millis(500);
 
@@ -89,6 +91,7 @@ impl Pool {
     /// Follows the members for ever.
     pub(super) async fn follow(&self) {
         let mut pause = RECONNECT.0;
+        let mut told: Option<Instant> = None;
         loop {
             let since = Instant::now();
             let reason = self.watch().await;
@@ -96,7 +99,12 @@ impl Pool {
                 self.connected_gauge.set(0.0);
                 tracing::warn!(conductor = %self.config.conductor, %reason, "conductor lost; going on with the members last known");
                 pause = RECONNECT.0;
-            } else if since.elapsed() > RECONNECT.1 {
+                told = Some(Instant::now());
+            } else if told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) {
+                tracing::warn!(conductor = %self.config.conductor, %reason, "cannot reach the conductor; trying again");
+                told = Some(Instant::now());
+            }
+            if since.elapsed() > RECONNECT.1 {
                 pause = RECONNECT.0;
             }
             tokio::time::sleep(pause).await;

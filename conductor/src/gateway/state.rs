@@ -154,8 +154,13 @@ impl AdminSource for Gateway {
         if self.draining.load(Ordering::Relaxed) {
             return Err("draining".into());
         }
-        let model = &self.config.model;
-        self.pool.serving().map(|_| ()).ok_or_else(|| format!("no decode node serves `{model}`"))
+        let (model, conductor) = (&self.config.model, &self.config.conductor);
+        let cut_off = if self.pool.is_connected() {
+            String::new()
+        } else {
+            format!(", and the conductor at {conductor} cannot be reached")
+        };
+        self.pool.serving().map(|_| ()).ok_or_else(|| format!("no decode node serves `{model}`{cut_off}"))
     }
 
     fn status(&self) -> Value {
@@ -165,6 +170,8 @@ impl AdminSource for Gateway {
                     "node_id": m.node.node_id,
                     "role": match m.node.role { Role::Prefill => "prefill", Role::Decode => "decode" },
                     "model": m.node.model,
+                    // 64 bits that JSON readers would round.
+                    "namespace": format!("{:016x}", m.node.namespace_id),
                     "grpc": m.node.grpc_address,
                     "admin": m.node.admin_address,
                     "known_to_conductor": m.connected,

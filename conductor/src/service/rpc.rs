@@ -49,6 +49,29 @@ fn to_node(message: conductor_message::Message) -> v1::ConductorMessage {
     v1::ConductorMessage { message: Some(message) }
 }
 
+/// In words, why no KV can move between `me` and the others that serve the same model; `None` if it can with one of them,
+/// or there are none.
+fn odd_one_out<'a>(me: &Node, nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
+    let others: Vec<&Node> = nodes.filter(|n| n.node_id != me.node_id && n.model == me.model).collect();
+    if others.iter().any(|n| n.namespace_id == me.namespace_id) {
+        return None;
+    }
+    let other = others.first()?;
+    let parts = [
+        ("KV format", me.format.to_string(), other.format.to_string()),
+        ("numerics", me.numerics.clone(), other.numerics.clone()),
+        ("model file", me.model_digest.clone(), other.model_digest.clone()),
+    ];
+    let differs = parts.iter().filter(|(_, mine, theirs)| mine != theirs);
+    let differs: Vec<String> = differs.map(|(what, mine, theirs)| format!("{what} {mine} against {theirs}")).collect();
+    Some(format!(
+        "no KV can move between it and {}, which serves `{}` too: {}",
+        other.node_id,
+        me.model,
+        differs.join(", ")
+    ))
+}
+
 #[tonic::async_trait]
 impl Conductor for Rpc {
     type JoinStream = ReceiverStream<Outbound>;
@@ -63,8 +86,12 @@ impl Conductor for Rpc {
         };
         let node = Node::try_from(info).map_err(malformed)?;
         let (name, role, generation) = (node.node_id.clone(), node.role, node.generation);
+        let me = node.clone();
         let id = self.0.with(|core, now| core.handle_register(node, now)).map_err(|e| refused(&e))?;
         tracing::info!(node = %name, ?role, generation = format!("{generation:016x}"), "node joined");
+        if let Some(odd) = self.0.with(|core, _| odd_one_out(&me, core.members().iter().map(|m| &m.node))) {
+            tracing::warn!(node = %name, "{odd}");
+        }
 
         let (outbound, replies) = mpsc::channel(OUTBOUND_MAX);
         let registered =
@@ -228,4 +255,26 @@ fn choice(decision: &route::Decision, members: &dyn crate::members::Membership) 
         prefill: prefill.collect(),
         reason: decision.reason.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use kvrail_kv::DType;
+
+    use super::*;
+    use crate::testing::node;
+
+    #[test]
+    fn a_node_that_fits_nobody_is_told_apart_and_why() {
+        let (a, b) = (node("a"), node("b"));
+        assert_eq!(odd_one_out(&a, [].into_iter()), None, "the first of its model");
+        assert_eq!(odd_one_out(&b, [&a, &b].into_iter()), None);
+        let mut odd = node("odd");
+        odd.namespace_id = 2;
+        odd.format.dtype = DType::F32;
+        let why = odd_one_out(&odd, [&a, &odd].into_iter()).expect("it fits nobody");
+        assert!(why.contains("between it and a,") && why.contains("KV format") && !why.contains("numerics"), "{why}");
+        odd.model = "another".into();
+        assert_eq!(odd_one_out(&odd, [&a, &odd].into_iter()), None);
+    }
 }

@@ -40,7 +40,7 @@ impl MockExecutor {
     pub fn new(options: MockOptions) -> Result<Self, MockError> {
         options.validate()?;
         let spec = ModelSpec {
-            digest: format!("mock:{}:{}", options.name, options.vocab),
+            digest: options.digest(),
             name: options.name,
             numerics: "mock-1".into(),
             vocab: options.vocab,

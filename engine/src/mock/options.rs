@@ -37,6 +37,14 @@ impl Default for MockOptions {
     }
 }
 
+impl MockOptions {
+    /// Stands for the digest of a model file: two mocks of the same digest say the same.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        format!("mock:{}:{}", self.name, self.vocab)
+    }
+}
+
 /// Options that no mock can be made of.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MockError {

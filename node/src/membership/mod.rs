@@ -35,6 +35,8 @@ const EVENTS_PER_MESSAGE: usize = 1024;
 const HASHES_PER_SNAPSHOT: usize = 65_536;
 /// Time the conductor has to answer a registration.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often it is said again that the conductor cannot be joined.
+const TELL_AGAIN: Duration = Duration::from_secs(30);
 /// Messages on their way into the stream.
 const OUTBOX: usize = 8;
 
@@ -174,6 +176,7 @@ enum StreamError {
 impl Member {
     async fn run(mut self, conductor: String, mut backoff: Backoff) {
         let leave = self.leave.clone();
+        let mut told: Option<Instant> = None;
         loop {
             let ended = self.stream(&mut backoff).await;
             self.source.drop_listener();
@@ -182,6 +185,11 @@ impl Member {
                 Ok(()) => return,
                 Err(error) if was_connected => {
                     tracing::warn!(%conductor, %error, "lost the conductor; serving on without it");
+                    told = Some(Instant::now());
+                }
+                Err(error) if told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
+                    tracing::warn!(%conductor, %error, "cannot join the conductor; trying again");
+                    told = Some(Instant::now());
                 }
                 Err(error) => tracing::debug!(%conductor, %error, "cannot join the conductor"),
             }
