@@ -90,21 +90,23 @@ async fn serve_here(config: GatewayConfig, ready: Ready<'_>, shutdown: Shutdown<
         () = &mut follow => Duration::ZERO,
         _ = &mut server => return Ok(()),
     };
+    // New requests are refused with a word and `/readyz` says so, which balancers can only hear while the listener stands.
     gateway.drain();
-    stop.cancel();
     // Streams that move while the gateway drains need the members too.
     let drained = tokio::select! {
-        _ = &mut server => true,
+        () = gateway.idle() => true,
+        _ = &mut server => return Ok(()),
         () = &mut follow => false,
         () = tokio::time::sleep(drain_max) => false,
     };
     if !drained {
         tracing::warn!(requests = gateway.requests_open(), "the drain took too long; ending what is open");
         gateway.end_requests();
-        if tokio::time::timeout(FAREWELL_MAX, &mut server).await.is_err() {
-            cut.cancel();
-            let _ = server.await;
-        }
+    }
+    stop.cancel();
+    if tokio::time::timeout(FAREWELL_MAX, &mut server).await.is_err() {
+        cut.cancel();
+        let _ = server.await;
     }
     Ok(())
 }

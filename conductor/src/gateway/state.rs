@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram};
 use serde_json::{Value, json};
@@ -17,6 +17,9 @@ use super::request::Endpoint;
 use crate::admin::AdminSource;
 use crate::members::Role;
 use crate::metrics::{Registry, name};
+
+/// How often a gateway that drains looks whether it is done.
+const IDLE_POLL: Duration = Duration::from_millis(5);
 
 /// Handles of what is counted while requests run.
 pub(super) struct Meters {
@@ -102,6 +105,13 @@ impl Gateway {
         self.meters.open.increment(1.0);
         let gateway = Arc::clone(self);
         Ok(Ticket { gateway, arrived: Instant::now(), outcome: "client_gone", first_token: false, _slot: slot })
+    }
+
+    /// Resolves when no request is open.
+    pub(super) async fn idle(&self) {
+        while self.requests_open() > 0 {
+            tokio::time::sleep(IDLE_POLL).await;
+        }
     }
 
     pub(super) fn requests_open(&self) -> usize {

@@ -141,12 +141,17 @@ async fn a_gateway_that_stops_lets_its_streams_end() {
     let mut stream = post_stream(cluster.http(), PLAIN, &body(json!({"stream": true}))).await;
     assert!(matches!(stream.next().await, Event::Chunk(_)));
     cluster.gateway.process.ask_to_stop();
+    // Balancers and clients are told, while the stream goes on.
+    eventually("it says so", async || get(cluster.http(), "/readyz").await.status == 503).await;
+    assert_eq!(get(cluster.http(), "/healthz").await.status, 200);
+    let late = post(cluster.http(), PLAIN, &body(json!({"max_tokens": 2}))).await;
+    assert_eq!((late.status, &late.json()["error"]["code"]), (503, &json!("draining")));
+    let (chunks, end) = stream.rest().await;
+    assert_eq!((text(&chunks, 0).len() + 1, end), (60, Event::Done));
     eventually("no new connection is taken", async || {
         tokio::net::TcpStream::connect(cluster.gateway.address).await.is_err()
     })
     .await;
-    let (chunks, end) = stream.rest().await;
-    assert_eq!((text(&chunks, 0).len() + 1, end), (60, Event::Done));
     cluster.gateway.process.stop().await;
     eventually("the node is free", async || cluster.active() == 0).await;
 }
