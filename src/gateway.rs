@@ -103,6 +103,7 @@ fn config(own: &GatewaySettings) -> anyhow::Result<GatewayConfig> {
     config.body_bytes_max = usize::try_from(own.body_bytes.0).unwrap_or(usize::MAX);
     config.body_timeout = Duration::from_millis(own.body_timeout_ms.get().into());
     config.request_timeout = own.request_timeout;
+    config.server.write_timeout = config.server.write_timeout.min(own.request_timeout);
     config.max_tokens_default = own.max_tokens.get();
     Ok(config)
 }

@@ -9,6 +9,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
@@ -22,11 +23,15 @@ pub struct HttpConfig {
     pub head_timeout: Duration,
     /// Largest request head in bytes.
     pub head_bytes_max: usize,
+    /// Time for which a client may take nothing of what is to be sent to it; its connection ends then, and with it what it
+    /// asked for.
+    pub write_timeout: Duration,
 }
 
 impl Default for HttpConfig {
     fn default() -> Self {
-        Self { connections_max: 1024, head_timeout: Duration::from_secs(30), head_bytes_max: 64 << 10 }
+        let patience = Duration::from_secs(30);
+        Self { connections_max: 1024, head_timeout: patience, head_bytes_max: 64 << 10, write_timeout: patience }
     }
 }
 
@@ -78,12 +83,14 @@ pub(crate) async fn serve(
 
 async fn connection(stream: TcpStream, router: Router, config: HttpConfig, stop: CancellationToken) {
     let _ = stream.set_nodelay(true);
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(config.write_timeout));
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| router.clone().call(request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(config.head_timeout)
         .max_buf_size(config.head_bytes_max)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

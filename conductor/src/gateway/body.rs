@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::ApiError;
 
-/// How long a body that is too large is read on, so that the client hears why instead of a reset.
+/// How long a body that is not wanted is read on, so that the client hears why instead of a reset.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Reads a JSON body of at most `bytes_max` within `time_max`.
@@ -22,14 +22,14 @@ pub(super) async fn read(
     bytes_max: usize,
     time_max: Duration,
 ) -> Result<Bytes, ApiError> {
-    check_content_type(headers)?;
+    if let Err(error) = check_content_type(headers) {
+        refuse(headers, body).await;
+        return Err(error);
+    }
     let announced =
         headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
     if announced.is_some_and(|length| length > bytes_max as u64) {
-        // Who asks first has sent nothing yet.
-        if !headers.contains_key(header::EXPECT) {
-            linger(body).await;
-        }
+        refuse(headers, body).await;
         return Err(ApiError::body_too_large(bytes_max));
     }
     let deadline = Instant::now() + time_max;
@@ -45,6 +45,14 @@ pub(super) async fn read(
             }
             bytes.extend_from_slice(&data);
         }
+    }
+}
+
+/// Reads a body that is not wanted, for a while: a client that is still sending would meet a reset in place of the reason.
+pub(super) async fn refuse(headers: &HeaderMap, body: Body) {
+    // Who asks first has sent nothing yet.
+    if !headers.contains_key(header::EXPECT) {
+        linger(body).await;
     }
 }
 

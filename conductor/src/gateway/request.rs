@@ -127,7 +127,7 @@ pub(super) fn parse(endpoint: Endpoint, body: &[u8], bounds: Bounds) -> Result<A
         // -1 is another way to say "off".
         top_k: fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as u32,
         min_p: fields.number("min_p", 0.0, 1.0, false)?.unwrap_or(0.0),
-        repetition_penalty: fields.number("repetition_penalty", 0.0, 10.0, true)?.unwrap_or(1.0),
+        repetition_penalty: fields.number("repetition_penalty", 0.01, 10.0, false)?.unwrap_or(1.0),
         presence_penalty: fields.number("presence_penalty", -2.0, 2.0, false)?.unwrap_or(0.0),
         frequency_penalty: fields.number("frequency_penalty", -2.0, 2.0, false)?.unwrap_or(0.0),
         // The bits matter, not the sign.

@@ -81,7 +81,7 @@ async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Result
 
 async fn model(State(gateway): State<Arc<Gateway>>, request: Request) -> Result<Response, ApiError> {
     tenant(&gateway, &request)?;
-    let asked = request.uri().path().trim_start_matches("/v1/models/");
+    let asked = request.uri().path().strip_prefix("/v1/models/").unwrap_or_default();
     if asked != gateway.config.model {
         return Err(ApiError::model_not_found(asked, &gateway.config.model));
     }
@@ -97,8 +97,15 @@ async fn completions(State(gateway): State<Arc<Gateway>>, request: Request) -> R
 }
 
 async fn serve(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
-    let salt = tenant(&gateway, &request)?.to_owned();
-    let mut ticket = gateway.admit(endpoint)?;
+    let admitted = tenant(&gateway, &request).map(str::to_owned).and_then(|salt| Ok((salt, gateway.admit(endpoint)?)));
+    let (salt, mut ticket) = match admitted {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            let (parts, body) = request.into_parts();
+            body::refuse(&parts.headers, body).await;
+            return Err(error);
+        }
+    };
     let deadline = Instant::now() + gateway.config.request_timeout;
     let started = tokio::select! {
         started = start(&gateway, endpoint, request, salt, deadline) => started,

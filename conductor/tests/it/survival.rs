@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::support::client::{Event, text};
 use super::support::{Cluster, MODEL, Script, conductor, eventually, get, post, post_stream};
@@ -51,6 +52,51 @@ async fn a_client_that_leaves_frees_its_node() {
     assert_eq!(status["requests"]["open"], 0);
     let page = get(cluster.http(), "/metrics").await.body;
     assert_eq!(metric(&page, "kvrail_gateway_requests_ended_total{outcome=\"client_gone\"}"), 2.0);
+}
+
+/// A request as bytes.
+fn raw(body: &Value) -> Vec<u8> {
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!(
+        "POST {PLAIN} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    (head + &body).into_bytes()
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_loses_its_place() {
+    let patience =
+        |config: &mut kvrail_conductor::GatewayConfig| config.server.write_timeout = Duration::from_millis(300);
+    let cluster = Cluster::start_with(Script::Letters, 1, patience).await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut socket = socket.connect(cluster.http()).await.unwrap();
+    // More than the socket buffers of both sides take.
+    let request = body(json!({"stream": true, "n": 16, "max_tokens": 2000, "logprobs": 5}));
+    socket.write_all(&raw(&request)).await.unwrap();
+    let open = async || get(cluster.http(), "/status").await.json()["requests"]["open"].as_u64();
+    eventually("it is served", async || open().await == Some(1)).await;
+    eventually("its place is free", async || open().await == Some(0)).await;
+    eventually("the node is free", async || cluster.active() == 0).await;
+    drop(socket);
+}
+
+#[tokio::test]
+async fn a_refused_request_hears_why_however_large_it_is() {
+    let cluster = Cluster::start_with(Script::Letters, 1, |config| config.requests_max = 1).await;
+    cluster.nodes.iter().for_each(|node| node.pace(Duration::from_millis(50)));
+    let mut stream = post_stream(cluster.http(), PLAIN, &body(json!({"stream": true, "max_tokens": 1000}))).await;
+    assert!(matches!(stream.next().await, Event::Chunk(_)));
+    let request = raw(&body(json!({"prompt": "a".repeat(16 << 20)})));
+    for _ in 0..5 {
+        let mut socket = tokio::net::TcpStream::connect(cluster.http()).await.unwrap();
+        // Nothing is read before all is written: what most clients do.
+        socket.write_all(&request).await.unwrap();
+        let mut answer = [0; 12];
+        socket.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 429");
+    }
 }
 
 #[tokio::test]
