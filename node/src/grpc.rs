@@ -1,4 +1,5 @@
-//! gRPC as every service here speaks it: bounded messages, keep-alive on both sides, no delay, bounded shutdown.
+//! gRPC as every service here speaks it: bounded connections and messages, keep-alive on both sides, no delay, bounded
+//! shutdown.
 //!
 //! A stopped or unplugged peer keeps its TCP connection open for many minutes; HTTP/2 pings find it within
 //! `keepalive + keepalive_timeout`, and then every stream over it ends with an error.
@@ -7,9 +8,9 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use kvrail_proto::incoming::{Limits, incoming};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
-use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
 /// Limits of connections and messages.
@@ -77,7 +78,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
     grace: Duration,
 ) -> Result<(), GrpcError> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = incoming(listener, Limits::default());
     let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
     let signal = async {
         shutdown.await;

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kvrail_proto::MESSAGE_BYTES_MAX;
+use kvrail_proto::incoming::{Limits, incoming};
 use kvrail_proto::v1::conductor_server::ConductorServer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 use crate::admin;
 use crate::core::CoreConfig;
@@ -136,15 +136,15 @@ async fn serve_here(config: ConductorConfig, ready: Ready<'_>, shutdown: BoxFutu
     let service = ConductorServer::new(rpc::Rpc(Arc::clone(&state)))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let mut limits = Limits::default();
+    // Every member and every watcher holds a connection; the default stays for all others.
+    limits.connections_max += state.config.core.members_max + state.config.watchers_max;
     let server = Server::builder()
         .http2_keepalive_interval(Some(state.config.keepalive))
         .http2_keepalive_timeout(Some(state.config.keepalive))
         .max_concurrent_streams(state.config.streams_max)
         .add_service(service)
-        .serve_with_incoming_shutdown(
-            TcpIncoming::from(grpc_listener).with_nodelay(Some(true)),
-            stop.clone().cancelled_owned(),
-        );
+        .serve_with_incoming_shutdown(incoming(grpc_listener, limits), stop.clone().cancelled_owned());
     let mut server = tokio::spawn(server);
 
     tracing::info!(%grpc, %admin, "conductor serving");
