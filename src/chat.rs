@@ -17,12 +17,16 @@ use tokio::{
 
 use crate::{
     SERVICES,
-    config::{Service, Settings, load, table::settings, value::Secret},
+    config::{ConfigError, Service, Settings, load, table::settings, value::Secret},
     config_arg,
     exit::Exit,
     up::model_name,
 };
 
+/// What may be typed instead of a question.
+const COMMANDS: &str = "/new begins a new conversation, /help shows this; Ctrl-C stops an answer, Ctrl-D ends";
+/// Most characters of an answer that is no JSON which are shown.
+const SHOWN_CHARS_MAX: usize = 120;
 /// Most bytes that are read from a pipe: far more than any context holds.
 const STDIN_BYTES_MAX: u64 = 16 << 20;
 
@@ -35,8 +39,8 @@ settings! {
         model: Option<String> = "";
         /// Longest answer, in tokens.
         max_tokens: NonZeroU32 = "512";
-        /// How far from the likeliest token answers may go; without one, the endpoint's default.
-        temperature: Option<f64> = "";
+        /// How far from the likeliest token answers may stray, 0 to 2; 0 always takes the likeliest.
+        temperature: f64 = "0";
         /// What the assistant is told beforehand.
         system: Option<String> = "";
         /// Key of the endpoint, if it wants one.
@@ -67,9 +71,24 @@ pub fn command() -> Command {
 /// Runs it.
 pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     let settings = ChatSettings::read(&load(&SERVICE, &SERVICES, arguments)?)?;
+    let question = arguments.get_one::<String>("question").map(String::as_str);
+    not_empty("QUESTION", question)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(converse(&settings, arguments.get_one::<String>("question").map(String::as_str)))?;
+    runtime.block_on(converse(&settings, question))?;
     Ok(Exit::Ok)
+}
+
+/// Refuses a question of nothing but blanks: a script's variable that was never set, more often than not.
+///
+/// # Errors
+/// [`ConfigError::Conflict`], naming the argument.
+pub fn not_empty(argument: &str, question: Option<&str>) -> Result<(), ConfigError> {
+    match question {
+        Some(text) if text.trim().is_empty() => {
+            Err(ConfigError::Conflict(format!("{argument}: the question is empty")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A conversation with an endpoint.
@@ -77,7 +96,7 @@ struct Conversation {
     client: Client,
     model: String,
     max_tokens: u32,
-    temperature: Option<f64>,
+    temperature: f64,
     messages: Vec<Value>,
     /// What came of the answer to the last message.
     answer: String,
@@ -129,15 +148,13 @@ impl Conversation {
 
     /// The reason why the answer is at its end.
     async fn stream(&mut self) -> anyhow::Result<Option<String>> {
-        let mut body = json!({
+        let body = json!({
             "model": self.model,
             "messages": self.messages,
             "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
             "stream": true,
         });
-        if let Some(temperature) = self.temperature {
-            body["temperature"] = json!(temperature);
-        }
         let mut stream = self.client.stream("/v1/chat/completions", &body).await.map_err(plain)?;
         let mut out = io::stdout();
         let (shown_to_people, mut finish) = (out.is_terminal(), None);
@@ -158,15 +175,34 @@ impl Conversation {
 
 /// An endpoint's error in its own words, where it has some.
 fn plain(error: ClientError) -> anyhow::Error {
-    let said = match &error {
-        ClientError::Http { body, .. } => serde_json::from_str(body).unwrap_or_default(),
-        ClientError::ErrorEvent(event) => event.clone(),
+    let (said, otherwise) = match &error {
+        ClientError::Http { status, body } => {
+            let line: String = body.lines().next().unwrap_or_default().chars().take(SHOWN_CHARS_MAX).collect();
+            (serde_json::from_str(body).unwrap_or_default(), format!("the endpoint answers HTTP {status} {line}"))
+        }
+        ClientError::ErrorEvent(event) => (event.clone(), error.to_string()),
         ClientError::Connection { .. } | ClientError::Truncated => {
             return anyhow::Error::from(error).context("the endpoint cannot be reached, or went away");
         }
-        _ => Value::Null,
+        _ => return error.into(),
     };
-    said["error"]["message"].as_str().map_or_else(|| error.into(), |message| anyhow::anyhow!("{message}"))
+    // Whoever answers there need not be a friend of this terminal.
+    let words: String =
+        said["error"]["message"].as_str().unwrap_or(&otherwise).chars().filter(|c| !c.is_control()).collect();
+    anyhow::anyhow!("{}", words.trim_end())
+}
+
+/// The model to ask for where nobody named one; an endpoint that is not there is told from one that refuses.
+async fn first_model(client: &Client, url: &str) -> anyhow::Result<String> {
+    let error = match model_name(client).await {
+        Ok(name) => return Ok(name),
+        Err(error) => error.downcast::<ClientError>()?,
+    };
+    Err(match error {
+        ClientError::Connection { .. } | ClientError::TimedOut { .. } => anyhow::Error::from(error)
+            .context(format!("no endpoint at {url} (`kvrail up` starts one, --url names another)")),
+        error => plain(error),
+    })
 }
 
 async fn converse(settings: &ChatSettings, question: Option<&str>) -> anyhow::Result<()> {
@@ -175,9 +211,7 @@ async fn converse(settings: &ChatSettings, question: Option<&str>) -> anyhow::Re
     let client = Client::new(url)?.with_api_key(settings.api_key.as_ref().map(|key| key.0.clone()));
     let model = match &settings.model {
         Some(model) => model.clone(),
-        None => model_name(&client)
-            .await
-            .with_context(|| format!("no endpoint at {url} (`kvrail up` starts one, --url names another)"))?,
+        None => first_model(&client, url).await?,
     };
     let mut conversation = Conversation {
         client,
@@ -195,7 +229,7 @@ async fn converse(settings: &ChatSettings, question: Option<&str>) -> anyhow::Re
     }
     let stdin = io::stdin();
     if stdin.is_terminal() {
-        say!("{} at {url}; Ctrl-D ends, Ctrl-C stops an answer, /new begins anew", conversation.model);
+        say!("{} at {url}; {COMMANDS}", conversation.model);
         return talk(conversation).await;
     }
     let mut text = Vec::new();
@@ -223,7 +257,11 @@ async fn talk(mut conversation: Conversation) -> anyhow::Result<()> {
         };
         match line.trim() {
             "" => {}
-            "/new" => conversation.messages.clone_from(&beginning),
+            "/new" => {
+                conversation.messages.clone_from(&beginning);
+                say!("(a new conversation)");
+            }
+            command if command.starts_with('/') => say!("{COMMANDS}"),
             question => {
                 let stopped = tokio::select! {
                     answered = conversation.ask(question) => {
@@ -265,5 +303,5 @@ pub async fn ask_once(endpoint: SocketAddr, question: &str, max_tokens: u32) -> 
     let client = Client::new(&endpoint.to_string())?;
     let model = model_name(&client).await?;
     let (messages, answer) = (Vec::new(), String::new());
-    Conversation { client, model, max_tokens, temperature: Some(0.0), messages, answer }.ask(question).await
+    Conversation { client, model, max_tokens, temperature: 0.0, messages, answer }.ask(question).await
 }

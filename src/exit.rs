@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use kvrail_node::NodeError;
+
 use crate::config::ConfigError;
 
 /// Exit statuses; documented in `kvrail --help`.
@@ -33,5 +35,9 @@ pub fn report(error: &anyhow::Error) -> Exit {
         return Exit::Ok;
     }
     say!("kvrail: {error:#}");
-    if error.chain().any(|cause| cause.is::<ConfigError>()) { Exit::Usage } else { Exit::Failure }
+    // A model that cannot be loaded was a wrong setting, found out late.
+    let usage = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<ConfigError>() || matches!(cause.downcast_ref(), Some(NodeError::Model(_)))
+    };
+    if error.chain().any(usage) { Exit::Usage } else { Exit::Failure }
 }

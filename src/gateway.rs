@@ -2,14 +2,13 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, sync::Arc, time::Duration};
 
-use anyhow::Context;
 use clap::{ArgMatches, Command};
 use kvrail_conductor::{ApiKey, GatewayConfig, serve_gateway};
 use kvrail_text::TextModel;
 
 use crate::{
     config::{
-        Service, Settings,
+        ConfigError, Service, Settings,
         table::settings,
         value::{ByteSize, HostPort, Value},
     },
@@ -88,7 +87,10 @@ fn config(own: &GatewaySettings) -> anyhow::Result<GatewayConfig> {
         Some(options) => (options.name.clone(), TextModel::mock(options.vocab)?, Some(options.digest())),
         None => {
             let path = model::existing(&own.model)?;
-            let text = TextModel::open(&path).with_context(|| path.display().to_string())?;
+            let text = TextModel::open(&path).map_err(|error| {
+                let why = anyhow::Error::from(error);
+                ConfigError::Conflict(format!("model: {}: {why:#}", path.display()))
+            })?;
             let digest = text.digest().to_owned();
             (node::name_of_file(&path), text, Some(digest))
         }

@@ -60,7 +60,7 @@ fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .after_help(EXIT_STATUSES)
+        .after_help(format!("Example:\n  kvrail up --ask \"What is the capital of France?\"\n\n{EXIT_STATUSES}"))
         .subcommands(SUBCOMMANDS.iter().map(|(command, _)| command()))
 }
 
@@ -82,5 +82,15 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         super::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_text_has_an_example() {
+        fn check(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(command.is_hide_set() || help.contains("Example"), "{}", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&super::command());
     }
 }

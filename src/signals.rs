@@ -7,6 +7,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -14,9 +15,14 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 
+/// A signal that comes so soon after another is the same wish: `timeout` signals its child and then the child's whole
+/// group, and a terminal that closes hangs up on both.
+const SAME_WISH: Duration = Duration::from_secs(1);
+
 /// The signals that ask a process to end.
 #[derive(Debug)]
 pub struct Termination {
+    heard: Option<Instant>,
     interrupt: Signal,
     terminate: Signal,
     /// None under `nohup`, which asks that this one be ignored.
@@ -30,11 +36,22 @@ impl Termination {
     /// If the kernel refuses.
     pub fn listen() -> std::io::Result<Self> {
         let hangup = (!hangup_is_ignored()).then(|| signal(SignalKind::hangup())).transpose()?;
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hangup })
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { heard: None, interrupt, terminate, hangup })
     }
 
-    /// Resolves when one arrives, with its name.
+    /// Resolves when one arrives, with its name; one within a second of the last that was told is dropped.
     pub async fn recv(&mut self) -> &'static str {
+        loop {
+            let name = self.next().await;
+            if self.heard.is_none_or(|heard| heard.elapsed() >= SAME_WISH) {
+                self.heard = Some(Instant::now());
+                return name;
+            }
+        }
+    }
+
+    async fn next(&mut self) -> &'static str {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,

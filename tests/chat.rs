@@ -58,6 +58,7 @@ fn answer(mut stream: TcpStream, asked: &Asked) -> std::io::Result<()> {
     let texts = body["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap().to_owned());
     let messages: Vec<String> = texts.collect();
     let question = messages.last().unwrap().clone();
+    assert_eq!(body["temperature"], 0.0, "nobody asked for another");
     asked.lock().unwrap().push(messages);
     if question == "refuse" {
         let error = json!({"error": {"message": "That is too long.", "code": "x"}}).to_string();
@@ -125,6 +126,44 @@ fn what_goes_wrong_is_said_in_plain_words() {
     }
 }
 
+/// An endpoint that answers everything with this status and body, and nothing else.
+fn refusing(status: &str, body: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let reply = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(reply.as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn an_endpoint_that_refuses_is_not_called_absent() {
+    let json = json!({"error": {"message": "No such key.\u{1b}[2J"}}).to_string();
+    let page = format!("<html>{}\nmore", "x".repeat(500));
+    let shown = format!("kvrail: the endpoint answers HTTP 502 <html>{}\n", "x".repeat(114));
+    for (status, body, says) in [
+        ("401 Unauthorized", json.as_str(), "kvrail: No such key.[2J\n"),
+        ("502 Bad Gateway", page.as_str(), shown.as_str()),
+        ("404 Not Found", "", "kvrail: the endpoint answers HTTP 404\n"),
+    ] {
+        // Also: a key may be short.
+        let output = chat(&refusing(status, body), &["--api-key", "k", "hello"]).output().unwrap();
+        assert_eq!((output.status.code(), texts(&output)), (Some(1), ("", says)));
+    }
+}
+
+#[test]
+fn an_empty_question_is_a_usage_error() {
+    for empty in ["", " \n"] {
+        let output = chat("127.0.0.1:9", &[empty]).output().unwrap();
+        assert_eq!((output.status.code(), texts(&output).1), (Some(2), "kvrail: QUESTION: the question is empty\n"));
+    }
+}
+
 /// A chat at a terminal: what is typed goes through a pseudo-terminal, what is said comes through pipes.
 struct Terminal {
     child: Child,
@@ -185,15 +224,17 @@ fn turns_are_taken_until_ctrl_d() {
     terminal.type_in("refuse\n");
     terminal.type_in("two\n");
     assert_eq!(terminal.line(), "well two!\n");
-    terminal.type_in("/new\nthree\n");
+    terminal.type_in("/new\n/nwe\nthree\n");
     assert_eq!(terminal.line(), "well three!\n");
     terminal.type_in("\u{4}");
     let (status, words) = terminal.end();
     assert_eq!(status, Some(0));
     assert!(words.contains("kvrail: That is too long.") && words.ends_with("> \n"), "{words}");
+    assert!(words.contains("(a new conversation)"), "{words}");
+    assert_eq!(words.matches("/help").count(), 2, "at the start, and for `/nwe`: {words}");
     let asked = asked.lock().unwrap();
     assert_eq!(asked[2], ["one", "well one!", "two"], "what was refused is not part of the conversation");
-    assert_eq!(asked[3], ["three"]);
+    assert_eq!(asked[3..], [["three"]]);
 }
 
 #[test]

@@ -173,11 +173,27 @@ async fn a_second_ctrl_c_ends_it_at_once() {
     while pool.client().get("/healthz").await.is_ok() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    // Sooner it would be the same Ctrl-C.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     pool.signal(Signal::INT);
     assert_eq!(pool.nothing_is_left(PATIENCE), Some(0));
     for stream in streams {
         assert!(stream.await.unwrap().is_err(), "cut in the middle");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn two_signals_in_a_moment_are_one() {
+    // As GNU timeout sends them: to the process, then to its group.
+    let pool = Pool::start(&["--drain", "1h"]);
+    let streams = load(&pool, &[100; 2]).await;
+    pool.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(5));
+    pool.signal(Signal::TERM);
+    for stream in streams {
+        assert_eq!(stream.await.unwrap(), Ok(()), "what runs may finish");
+    }
+    assert_eq!(pool.nothing_is_left(PATIENCE), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -189,6 +205,39 @@ async fn a_killed_supervisor_takes_everybody_along() {
         assert_eq!(stream.await.unwrap(), Err("draining".into()), "streams end with a word");
     }
     assert_eq!(pool.nothing_is_left(PATIENCE), None);
+}
+
+#[test]
+fn one_question_ends_by_itself_and_says_nothing_of_staying() {
+    let logs = tempfile::tempdir().unwrap();
+    let args = ["--http", "127.0.0.1:0", "--max-tokens", "4", "--ask", "one"];
+    let Output { status, stdout, stderr } = up(logs.path(), &args).output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert!(status.success() && !stdout.is_empty() && said.contains("endpoint  http://"), "{said}");
+    assert!(!said.contains("try ") && !said.contains("kvrail chat") && !said.contains("Ctrl-C"), "{said}");
+}
+
+#[test]
+fn wrong_usage_is_told_before_anything_starts() {
+    let logs = tempfile::tempdir().unwrap();
+    let file = logs.path().join("notes.gguf");
+    fs::write(&file, "root:x:0:0").unwrap();
+    let cut = logs.path().join("cut.gguf");
+    fs::write(&cut, b"GGUF\x03\0\0\0").unwrap();
+    let (file, cut) = (file.to_str().unwrap(), cut.to_str().unwrap());
+    for (args, says) in [
+        (&["up", "--model", "mock", "--ask", ""][..], "--ask: the question is empty".to_owned()),
+        (&["up", "--model", file, "--http", "127.0.0.1:0"], format!("kvrail: model: {file}: not a GGUF file\n")),
+        (&["gateway", "--conductor", "127.0.0.1:9", "--model", file], format!("model: {file}: not a GGUF file\n")),
+        (&["decode", "--conductor", "127.0.0.1:9", "--model", "/tmp"], "model: /tmp: not a file\n".into()),
+        (&["gateway", "--conductor", "127.0.0.1:9", "--model", cut], "the file is cut".into()),
+        (&["decode", "--conductor", "127.0.0.1:9", "--model", cut], "the file is cut".into()),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kvrail")).args(args).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(&says), "{args:?}: {said}");
+        assert!(!said.contains("starting"), "{said}");
+    }
 }
 
 fn fails(command: &mut Command) -> String {

@@ -9,11 +9,11 @@ use crate::{serving, show};
 /// Measure this machine: the transfer engine between two processes, separate pools beside one process
 #[derive(Clone, Debug, Subcommand)]
 enum Bench {
-    /// The transfer engine between two processes of this machine, beside plain sockets and memcpy.
-    /// Example: kvrail bench transfer --expect tcp=0.9 --expect shm=0.85
+    /// The transfer engine between two processes of this machine, beside plain sockets and memcpy
+    #[command(after_help = "Example:\n  kvrail bench transfer --expect tcp=0.9 --expect shm=0.85")]
     Transfer(transfer::Options),
-    /// Separate prefill and decode processes beside one process that does both, through the gateway.
-    /// Example: kvrail bench serve --model FILE.gguf --expect ttft=1.1
+    /// Separate prefill and decode processes beside one process that does both, through the gateway
+    #[command(after_help = "Example:\n  kvrail bench serve --model \"$(kvrail model path)\" --expect ttft=1.1")]
     Serve(serving::Options),
     /// The receiving process of a bench; a bench starts it by itself
     #[command(hide = true)]
@@ -32,7 +32,9 @@ pub enum Verdict {
 /// The subcommand `bench` and all below it.
 #[must_use]
 pub fn command() -> clap::Command {
-    let bench = clap::Command::new("bench").about("Measure this machine: the transfer engine, the services");
+    let bench = clap::Command::new("bench")
+        .about("Measure this machine: the transfer engine, the services")
+        .after_help("Examples:\n  kvrail bench transfer\n  kvrail bench serve --streams 1,4");
     Bench::augment_subcommands(bench.subcommand_required(true).arg_required_else_help(true))
 }
 

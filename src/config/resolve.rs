@@ -191,7 +191,7 @@ mod tests {
                 .starts_with("KVRAIL_TOY_CHECKSUM: `ja` is not true or false")
         );
         assert_eq!(refuse("", &[], &[]), "`name` is needed: give --name or KVRAIL_TOY_NAME, a text");
-        let secret = refuse("", &[name, ("KVRAIL_TOY_API_KEYS", "short")], &[]);
+        let secret = refuse("", &[name, ("KVRAIL_TOY_API_KEYS", "not one")], &[]);
         assert!(secret.starts_with("KVRAIL_TOY_API_KEYS: `…` is not a secret"), "{secret}");
     }
 }

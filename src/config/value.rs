@@ -187,12 +187,12 @@ impl fmt::Debug for Secret {
 }
 
 impl Value for Secret {
-    const WHAT: &'static str = "a secret of at least 8 visible ASCII characters";
+    const WHAT: &'static str = "a secret of visible ASCII characters";
     const PLACEHOLDER: &'static str = "SECRET";
     const SECRET: bool = true;
 
     fn parse(text: &str) -> Option<Self> {
-        (text.len() >= 8 && text.bytes().all(|b| b.is_ascii_graphic())).then(|| Self(text.to_owned()))
+        (!text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic())).then(|| Self(text.to_owned()))
     }
 }
 
@@ -308,5 +308,6 @@ mod tests {
     fn secrets_do_not_print() {
         let secret = Secret::parse("sk-0123456789").unwrap();
         assert!(!format!("{secret:?}").contains("0123"));
+        assert!(Secret::parse("k").is_some() && Secret::parse("").is_none() && Secret::parse("a b").is_none());
     }
 }

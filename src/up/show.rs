@@ -63,7 +63,7 @@ pub fn ready_line(endpoint: SocketAddr, model: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the table, the endpoint and a command to try, for people.
+/// Prints the table and the endpoint, for people.
 ///
 /// # Errors
 /// If the output is gone.
@@ -87,6 +87,16 @@ pub fn table(pool: &Supervisor, endpoint: SocketAddr, name: &str) -> anyhow::Res
     writeln!(out, "logs      {}", pool.logs().dir().display())?;
     writeln!(out, "model     {name}")?;
     writeln!(out, "endpoint  http://{endpoint}/v1")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints commands to try, and how it ends: for people, where it does not end by itself.
+///
+/// # Errors
+/// If the output is gone.
+pub fn what_to_try(endpoint: SocketAddr, name: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stderr().lock();
     let body = serde_json::json!({"model": name, "messages": [{"role": "user", "content": "Hello!"}], "stream": true});
     writeln!(
         out,

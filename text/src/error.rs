@@ -5,7 +5,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     /// The model file could not be read.
-    #[error("the model file could not be read: {0}")]
+    #[error(transparent)]
     Gguf(#[from] kvrail_gguf::GgufError),
     /// The file lacks something that a tokenizer needs.
     #[error("the model file has no usable `{key}`: {reason}")]
