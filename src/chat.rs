@@ -299,9 +299,8 @@ fn lines() -> mpsc::Receiver<String> {
 ///
 /// # Errors
 /// If no whole answer came.
-pub async fn ask_once(endpoint: SocketAddr, question: &str, max_tokens: u32) -> anyhow::Result<()> {
-    let client = Client::new(&endpoint.to_string())?;
-    let model = model_name(&client).await?;
+pub async fn ask_once(endpoint: SocketAddr, model: &str, question: &str, max_tokens: u32) -> anyhow::Result<()> {
+    let (client, model) = (Client::new(&endpoint.to_string())?, model.to_owned());
     let (messages, answer) = (Vec::new(), String::new());
     Conversation { client, model, max_tokens, temperature: 0.0, messages, answer }.ask(question).await
 }

@@ -207,6 +207,20 @@ async fn a_killed_supervisor_takes_everybody_along() {
     assert_eq!(pool.nothing_is_left(PATIENCE), None);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn keys_of_the_configuration_file_are_asked_of_clients_and_not_of_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kvrail.toml");
+    // The hash of `KEY`.
+    let hash = "5ca24005b740717ba4f3f6bc48a230700e68c2a4b11ecedb96f169f4efaf1f21";
+    fs::write(&file, format!("[gateway]\napi-keys = [\"team:{hash}\"]\n")).unwrap();
+    let pool = Pool::start(&["--config", file.to_str().unwrap()]);
+    assert_eq!(stream(pool.client(), 5, || {}).await, Err("invalid_api_key".into()));
+    assert_eq!(stream(pool.client().with_api_key(Some("KEY".into())), 5, || {}).await, Ok(()));
+    pool.signal(Signal::TERM);
+    assert_eq!(pool.nothing_is_left(PATIENCE), Some(0));
+}
+
 #[test]
 fn one_question_ends_by_itself_and_says_nothing_of_staying() {
     let logs = tempfile::tempdir().unwrap();

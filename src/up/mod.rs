@@ -26,7 +26,6 @@ use std::{
 
 use anyhow::Context;
 use clap::{ArgMatches, Command};
-use kvrail_bench::client::Client;
 
 use crate::{
     SERVICES, chat,
@@ -132,12 +131,8 @@ async fn attend(settings: &UpSettings, pool: &mut supervisor::Supervisor) -> any
     pool.start().await?;
     let endpoint = pool.endpoint()?;
     let counts = pool.node_counts();
-    let serving = async {
-        show::when_serving(endpoint, counts).await?;
-        show::model_name(&Client::new(&endpoint.to_string())?).await
-    };
     let model = tokio::select! {
-        model = serving => model?,
+        model = show::when_serving(endpoint, counts) => model?,
         failed = pool.watch() => failed.map(|never| match never {})?,
     };
     show::table(pool, endpoint, &model)?;
@@ -149,7 +144,7 @@ async fn attend(settings: &UpSettings, pool: &mut supervisor::Supervisor) -> any
         return pool.watch().await.map(|never| match never {});
     };
     tokio::select! {
-        answered = chat::ask_once(endpoint, question, settings.max_tokens.get()) => answered.map(|()| Exit::Ok),
+        answered = chat::ask_once(endpoint, &model, question, settings.max_tokens.get()) => answered.map(|()| Exit::Ok),
         failed = pool.watch() => failed.map(|never| match never {}),
     }
 }

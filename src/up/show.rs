@@ -2,7 +2,7 @@
 
 use std::{io::Write, net::SocketAddr, time::Duration};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use comfy_table::{Table, presets::NOTHING};
 use kvrail_bench::client::Client;
 use serde_json::Value;
@@ -13,11 +13,12 @@ use super::supervisor::Supervisor;
 /// Longest wait for the gateway to know all nodes, once they are ready.
 const KNOWN_MAX: Duration = Duration::from_secs(30);
 
-/// Waits until the gateway is ready and knows all nodes.
+/// Waits until the gateway is ready and knows all nodes; the name of the model that it serves. All of it comes from
+/// `/status`, which needs no key where keys are configured.
 ///
 /// # Errors
 /// If that does not come true.
-pub async fn when_serving(endpoint: SocketAddr, (prefill, decode): (usize, usize)) -> anyhow::Result<()> {
+pub async fn when_serving(endpoint: SocketAddr, (prefill, decode): (usize, usize)) -> anyhow::Result<String> {
     let client = Client::new(&endpoint.to_string())?.with_silence_max(Duration::from_secs(5));
     let until = Instant::now() + KNOWN_MAX;
     loop {
@@ -26,7 +27,7 @@ pub async fn when_serving(endpoint: SocketAddr, (prefill, decode): (usize, usize
                 let members = status["members"].as_array().cloned().unwrap_or_default();
                 let count = |role: &str| members.iter().filter(|member| member["role"] == role).count();
                 if count("prefill") >= prefill && count("decode") >= decode {
-                    return Ok(());
+                    return status["model"].as_str().map(str::to_owned).context("the gateway did not name its model");
                 }
                 format!("it knows {} prefill and {} decode nodes", count("prefill"), count("decode"))
             }
