@@ -21,7 +21,7 @@ async fn accept_errors_burn_nothing_and_pass() {
 
     let before = getrlimit(Resource::Nofile);
     // What is open stays open; any new descriptor is one too many.
-    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..before }).unwrap();
     let started = cpu_time();
     assert!(timeout(Duration::from_secs(1), incoming.next()).await.is_err(), "nothing could be accepted");
     let burnt = cpu_time() - started;
