@@ -11,8 +11,7 @@ use crate::config::ConfigError;
 /// # Errors
 /// [`ConfigError::Conflict`] for a filter that is none.
 pub fn start(filter: &str) -> Result<(), ConfigError> {
-    let bad = |why: String| ConfigError::Conflict(format!("log: `{filter}` is not a filter, like info or warn: {why}"));
-    let filter = EnvFilter::try_new(filter).map_err(|error| bad(error.to_string()))?;
+    let filter = parse(filter)?;
     // A second start is a second call in one process, which no subcommand makes.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -22,4 +21,13 @@ pub fn start(filter: &str) -> Result<(), ConfigError> {
         .log_internal_errors(false)
         .try_init();
     Ok(())
+}
+
+/// Reads a filter.
+///
+/// # Errors
+/// [`ConfigError::Conflict`] for what is none.
+pub fn parse(filter: &str) -> Result<EnvFilter, ConfigError> {
+    let bad = |why: String| ConfigError::Conflict(format!("log: `{filter}` is not a filter, like info or warn: {why}"));
+    EnvFilter::try_new(filter).map_err(|error| bad(error.to_string()))
 }

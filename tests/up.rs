@@ -254,11 +254,37 @@ fn wrong_usage_is_told_before_anything_starts() {
     }
 }
 
-fn fails(command: &mut Command) -> String {
-    let Output { status, stderr, .. } = command.output().unwrap();
-    let said = String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(1), "{said}");
+fn ends_with(status: i32, command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{said}");
     said
+}
+
+fn fails(command: &mut Command) -> String {
+    ends_with(1, command)
+}
+
+/// Nothing is started for a configuration that some process would refuse.
+#[test]
+fn what_a_service_would_refuse_is_refused_before_anything_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("kvrail.toml");
+    let keys = format!("[gateway]\napi-keys = 't:{}'", "0".repeat(64));
+    for (text, args, says) in [
+        ("[decode]\nbatch = 0", &[] as &[&str], "decode.batch: `0`"),
+        ("[gateway]\nrequests = 0", &[], "gateway.requests: `0`"),
+        ("[prefill]\npool-blocks = 0", &[], "prefill.pool-blocks: `0`"),
+        ("[prefill]\ntransfer-streams = 256", &[], "transfer-streams: 256"),
+        ("[conductor]\nlease = '0s'", &[], "lease: 0 ms is less than 1s"),
+        ("", &["--log", "a=b=c["], "log: `a=b=c[`"),
+        (&keys, &["--ask", "Who?"], "kvrail chat --api-key"),
+    ] {
+        fs::write(&config, text).unwrap();
+        let mut command = up(dir.path(), &["--http", "127.0.0.1:0", "--config", config.to_str().unwrap()]);
+        let said = ends_with(2, command.args(args));
+        assert!(said.contains(says) && !said.contains("starting"), "{text} {args:?}: {said}");
+    }
 }
 
 #[test]

@@ -3,11 +3,12 @@
 //! The supervisor runs on one thread, the main one: the kernel ties "end with your parent" to the thread that started a
 //! child. It owns every child by its process id; nothing is found by name, and what it started it ends.
 //!
-//! Map: [`plan`] who is started with which arguments · [`child`] one process: start, ready line, log, end · [`backoff`]
+//! Map: [`plan`] who is started with which arguments · [`check`] whether they would take them · [`child`] one process: start, ready line, log, end · [`backoff`]
 //! when a dead one is started again (pure) · [`supervisor`] all of them, from start to drain · [`show`] what people see ·
 //! [`logs`] where logs go.
 
 mod backoff;
+mod check;
 mod child;
 mod logs;
 mod plan;
@@ -82,15 +83,16 @@ pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     // An empty flag reads as none, and would leave a pool where an answer was wanted.
     let asked = arguments.get_one::<String>("ask").or(settings.ask.as_ref());
     chat::not_empty("--ask", asked.map(String::as_str))?;
+    let mut plan = plan::Plan::new(&settings, arguments.get_one::<String>("config").cloned())?;
+    check::all(&plan, &settings)?;
     check_free(settings.http)?;
-    let model = match &settings.model {
+    plan.model = match &settings.model {
         Some(text) if node::mock(text)?.is_some() => text.clone(),
         text => {
             let stop = signals::flag_on_interrupt()?;
             model::ensure(text.as_deref(), &stop)?.display().to_string()
         }
     };
-    let plan = plan::Plan::new(&settings, &model, arguments.get_one::<String>("config").cloned())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(supervise(&settings, plan))
 }

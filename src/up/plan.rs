@@ -52,7 +52,8 @@ pub struct Plan {
     pub program: PathBuf,
     /// All processes, in the order of starting.
     pub specs: Vec<Spec>,
-    model: String,
+    /// The model; the mock stands for it until it is here.
+    pub model: String,
     transport: String,
     http: SocketAddr,
     drain: Duration,
@@ -65,7 +66,7 @@ impl Plan {
     ///
     /// # Errors
     /// For more nodes than a machine can mean, or if this program's own path is unknown.
-    pub fn new(settings: &UpSettings, model: &str, config: Option<String>) -> anyhow::Result<Self> {
+    pub fn new(settings: &UpSettings, config: Option<String>) -> anyhow::Result<Self> {
         let (prefill, decode) = (settings.prefill, settings.decode.get());
         if prefill.saturating_add(decode) > NODES_MAX {
             let message = format!("prefill {prefill} and decode {decode}: at most {NODES_MAX} nodes together");
@@ -79,7 +80,7 @@ impl Plan {
         Ok(Self {
             program: std::env::current_exe().context("path of this program")?,
             specs,
-            model: model.to_owned(),
+            model: "mock".into(),
             transport: settings.transport.to_string(),
             http: settings.http,
             drain: settings.drain,
