@@ -25,6 +25,15 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// An error with its causes; one that the words before it end in is not said again.
+pub fn chain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+        "" => cause,
+        before if before.ends_with(&cause) => said,
+        before => format!("{before}: {cause}"),
+    })
+}
+
 /// Prints an error with its causes, once, and chooses the status.
 pub fn report(error: &anyhow::Error) -> Exit {
     // A reader that closed the pipe wants no complaint: `kvrail model list | head -1`.
@@ -34,10 +43,22 @@ pub fn report(error: &anyhow::Error) -> Exit {
     if error.chain().any(broken_pipe) {
         return Exit::Ok;
     }
-    say!("kvrail: {error:#}");
+    say!("kvrail: {}", chain(error));
     // A model that cannot be loaded was a wrong setting, found out late.
     let usage = |cause: &(dyn std::error::Error + 'static)| {
         cause.is::<ConfigError>() || matches!(cause.downcast_ref(), Some(NodeError::Model(_)))
     };
     if error.chain().any(usage) { Exit::Usage } else { Exit::Failure }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = || std::io::Error::other("no luck");
+        assert_eq!(chain(&anyhow::Error::from(cause()).context("a: no luck").context("b")), "b: a: no luck");
+        assert_eq!(chain(&anyhow::Error::from(cause()).context("a")), "a: no luck");
+    }
 }
