@@ -307,6 +307,15 @@ fn a_log_directory_that_cannot_be_is_told() {
     assert!(said.contains("directory for logs") && said.contains("Not a directory"), "{said}");
 }
 
+#[test]
+fn a_log_that_cannot_be_opened_is_told_once_with_its_path() {
+    let logs = tempfile::tempdir().unwrap();
+    let log = logs.path().join("conductor.log");
+    fs::create_dir(&log).unwrap();
+    let said = fails(&mut up(logs.path(), &["--http", "127.0.0.1:0"]));
+    assert!(said.contains(log.to_str().unwrap()) && said.matches("Is a directory").count() == 1, "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_full_disk_costs_the_logs_and_nothing_else() {
     let logs = tempfile::tempdir().unwrap();

@@ -72,22 +72,28 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a process whose standard error, and whatever it prints but the ready line, is appended to `log`.
+    /// Starts a process whose standard error, and whatever it prints but the ready line, is appended to `output`, which
+    /// [`super::logs::open`] made of the path `log`.
     ///
     /// It gets a process group of its own, so that a Ctrl-C at the terminal reaches the supervisor alone, which then ends
     /// everybody in order. Must be called on the thread that lives as long as the supervisor.
     ///
     /// # Errors
     /// [`ChildError::Spawn`].
-    pub fn start(program: &std::path::Path, name: &str, args: &[String], log: PathBuf) -> Result<Self, ChildError> {
+    pub fn start(
+        program: &std::path::Path,
+        name: &str,
+        args: &[String],
+        log: PathBuf,
+        output: File,
+    ) -> Result<Self, ChildError> {
         let failed = |source| ChildError::Spawn { name: name.to_owned(), source };
-        let file = File::options().create(true).append(true).open(&log).map_err(failed)?;
-        let output = file.try_clone().map_err(failed)?;
+        let errors = output.try_clone().map_err(failed)?;
         let mut process = Command::new(program)
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(file)
+            .stderr(errors)
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -207,10 +213,13 @@ async fn listen(stdout: ChildStdout, ready: oneshot::Sender<Ready>, mut log: tok
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::up::logs::open;
 
     fn shell(script: &str, dir: &std::path::Path) -> Child {
         let args = ["-c".to_owned(), script.to_owned()];
-        Child::start("/bin/sh".as_ref(), "fake", &args, dir.join("fake.log")).unwrap()
+        let log = dir.join("fake.log");
+        let output = open(&log).unwrap();
+        Child::start("/bin/sh".as_ref(), "fake", &args, log, output).unwrap()
     }
 
     #[tokio::test]
@@ -242,7 +251,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let error = shell("echo the model is missing >&2; exit 2", dir.path()).ready().await.unwrap_err().to_string();
         assert!(error.contains("exit status: 2") && error.contains("the model is missing"), "{error}");
-        let missing = Child::start("/no/such/program".as_ref(), "fake", &[], dir.path().join("l"));
+        let output = open(&dir.path().join("l")).unwrap();
+        let missing = Child::start("/no/such/program".as_ref(), "fake", &[], dir.path().join("l"), output);
         assert!(missing.unwrap_err().to_string().contains("fake could not be started"));
     }
 

@@ -1,7 +1,8 @@
 //! Where logs go: one directory a run, the last few kept.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -74,6 +75,27 @@ fn prune(runs: &Path) {
         // What cannot be removed stays; it is in nobody's way.
         let _ = fs::remove_dir_all(runs.join(name));
     }
+}
+
+/// Opens a log to append to; makes its directory where somebody removed it.
+///
+/// # Errors
+/// If it cannot be opened; the path is said.
+pub fn open(path: &Path) -> anyhow::Result<File> {
+    let file = || File::options().create(true).append(true).open(path);
+    let again = |error: io::Error| match path.parent() {
+        Some(dir) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(dir).and_then(|()| file()),
+        _ => Err(error),
+    };
+    file().or_else(again).with_context(|| format!("log file {}", path.display()))
+}
+
+/// Nowhere: for a process that must run without a log.
+///
+/// # Errors
+/// If the machine has no `/dev/null`.
+pub fn nowhere() -> io::Result<File> {
+    File::options().append(true).open("/dev/null")
 }
 
 /// The last lines of a log, for a message about a process that failed.

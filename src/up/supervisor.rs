@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::{
     backoff::{Backoff, Decision},
     child::Child,
-    logs::{Logs, tail},
+    logs::{self, Logs, tail},
     plan::{Plan, Role, Spec},
 };
 use crate::ready::Ready;
@@ -34,11 +34,19 @@ impl Member {
         self.child.as_ref().map(Child::pid)
     }
 
-    /// Starts it; `conductor` is where the conductor is.
+    /// Starts it; `conductor` is where the conductor is. One that was well before comes back without a log rather than
+    /// not at all.
     fn spawn(&mut self, plan: &Plan, logs: &Logs, conductor: Option<SocketAddr>) -> anyhow::Result<()> {
         let args = plan.args(&self.spec, conductor, self.ready.as_ref());
         let log = logs.path(&self.spec.name);
-        self.child = Some(Child::start(&plan.program, &self.spec.name, &args, log)?);
+        let output = match logs::open(&log) {
+            Err(error) if self.ready.is_some() => {
+                say!("{} goes on without a log: {error:#}", self.spec.name);
+                logs::nowhere()?
+            }
+            opened => opened?,
+        };
+        self.child = Some(Child::start(&plan.program, &self.spec.name, &args, log, output)?);
         Ok(())
     }
 
@@ -71,7 +79,7 @@ impl Member {
             let Some(child) = &mut self.child else { continue };
             match child.ready().await {
                 Ok(ready) => {
-                    say!("{} is ready again, pid {}", self.spec.name, ready.pid);
+                    say!("{} is ready again, pid {}{}", self.spec.name, ready.pid, places(&ready));
                     self.ready = Some(ready);
                 }
                 Err(error) => {
@@ -90,6 +98,13 @@ impl Member {
         self.child = None;
         (format!("ended ({how})"), ran)
     }
+}
+
+/// Where a process is now: a node that comes back is elsewhere.
+fn places(ready: &Ready) -> String {
+    let place = |words: &str, address: Option<SocketAddr>| address.map(|at| format!(", {words} {at}"));
+    let places = [place("at", ready.http.or(ready.grpc)), place("status at", ready.admin.or(ready.http))];
+    places.into_iter().flatten().collect()
 }
 
 /// Starts, watches and ends the processes of a plan.
@@ -255,6 +270,20 @@ mod tests {
         assert_eq!(said(dir.path(), "decode").lines().filter(|l| *l == "start").count(), 3);
         assert_eq!(said(dir.path(), "gateway").lines().count(), 1, "the others stay as they are");
         pool.drain(Duration::from_secs(10)).await;
+    }
+
+    #[tokio::test]
+    async fn one_that_dies_comes_back_whatever_became_of_its_log() {
+        for becomes in ["rm -r \"${0%/*}/logs\"", "rm -r \"${0%/*}/logs\"; touch \"${0%/*}/logs\""] {
+            let dir = tempfile::tempdir().unwrap();
+            let first = "[ $role = decode ] && [ $(wc -l < \"${0%/*}/decode\") -lt 2 ]";
+            let script = format!("ready; if {first}; then sleep 0.2; {becomes}; exit 1; fi; stay");
+            let mut pool = pool(dir.path(), &script, 1);
+            pool.start().await.unwrap();
+            assert!(tokio::time::timeout(Duration::from_secs(2), pool.watch()).await.is_err(), "nobody was given up");
+            assert_eq!(said(dir.path(), "decode").lines().filter(|l| *l == "start").count(), 2);
+            pool.drain(Duration::from_secs(10)).await;
+        }
     }
 
     #[tokio::test]
