@@ -1,5 +1,7 @@
 //! What only the running machine can tell: pip, the model cache, and that a memfd can really be made.
 
+use std::sync::atomic::AtomicBool;
+
 use kvrail_text::catalogue;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
@@ -16,9 +18,11 @@ fn model() -> Finding {
     let default = catalogue::DEFAULT;
     match Cache::open(None) {
         Err(error) => Finding::new("model", State::Note, error.to_string()),
-        Ok(cache) => match cache.find(default.file) {
-            Some(path) => Finding::new("model", State::Good, format!("{} is at {}", default.name, path.display())),
-            None => {
+        Ok(cache) => match cache.verified(&default, &AtomicBool::new(false)) {
+            Err(error) => Finding::new("model", State::Missing, error.to_string())
+                .advise(format!("`kvrail model pull {}`", default.name)),
+            Ok(Some(path)) => Finding::new("model", State::Good, format!("{} is at {}", default.name, path.display())),
+            Ok(None) => {
                 let says = format!("{} ({}) is not in {}", default.name, size(default.bytes), cache.dir().display());
                 Finding::new("model", State::Note, says).advise("`kvrail up` or `kvrail model pull` fetches it")
             }

@@ -2,13 +2,15 @@
 
 use std::{
     fs::{self, File},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
 };
 
-use kvrail_text::catalogue;
+use kvrail_text::catalogue::{self, KnownModel};
 use rustix::fs::{FlockOperation, flock, statvfs};
 
-use super::{error::PullError, progress::size};
+use super::{error::PullError, progress::size, pull::hash_file};
 
 /// A directory of model files.
 #[derive(Clone, Debug)]
@@ -40,10 +42,35 @@ impl Cache {
         &self.dir
     }
 
-    /// Path of a file of this name, if it is here. What is here under its own name was verified.
+    /// Path of a file of this name, if it is here; of a known model rather [`Self::verified`].
     pub fn find(&self, file: &str) -> Option<PathBuf> {
         let path = self.dir.join(file);
         path.is_file().then_some(path)
+    }
+
+    /// Path of a known model's file, if it is here and is what it should be. Hashes it only where it is not the file that
+    /// was verified last.
+    ///
+    /// # Errors
+    /// [`PullError::Damaged`], [`PullError::Io`], [`PullError::Interrupted`].
+    pub fn verified(&self, model: &KnownModel, stop: &AtomicBool) -> Result<Option<PathBuf>, PullError> {
+        let Some(path) = self.find(model.file) else { return Ok(None) };
+        let damaged = |why: String| PullError::Damaged { path: path.clone(), why, name: model.name };
+        let bytes = fs::metadata(&path).map_err(PullError::io(&path))?.len();
+        if bytes != model.bytes {
+            return Err(damaged(format!("it has {bytes} bytes, not {}", model.bytes)));
+        }
+        let stamp = stamp(&path, model.sha256)?;
+        if fs::read_to_string(stamp_path(&path)).is_ok_and(|text| text == stamp) {
+            return Ok(Some(path));
+        }
+        say!("verifying {}: it is new or was changed", path.display());
+        let found = hash_file(&path, stop)?;
+        if found != model.sha256 {
+            return Err(damaged(format!("it has sha256 {found}, not {}", model.sha256)));
+        }
+        write_stamp(&path, &stamp);
+        Ok(Some(path))
     }
 
     /// All model files with their sizes, by name.
@@ -98,9 +125,56 @@ impl Cache {
     }
 }
 
+/// What is noted beside a file that was verified: whoever writes into it changes its size or its time.
+///
+/// # Errors
+/// [`PullError::Io`].
+pub fn stamp(path: &Path, sha256: &str) -> Result<String, PullError> {
+    let metadata = fs::metadata(path).map_err(PullError::io(path))?;
+    Ok(format!("{sha256} {} {}.{:09}\n", metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+}
+
+/// Notes that a file was verified, when it had this stamp. Where that cannot be written, the file is verified each time.
+pub fn write_stamp(path: &Path, stamp: &str) {
+    let _ = fs::write(stamp_path(path), stamp);
+}
+
+fn stamp_path(path: &Path) -> PathBuf {
+    path.with_extension("gguf.verified")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_known_model_is_hashed_when_it_changed_and_refused_when_it_is_another() {
+        // That of `abc`, by FIPS 180.
+        let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let model = KnownModel { name: "toy", file: "toy.gguf", bytes: 3, sha256, ..catalogue::DEFAULT };
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::open(Some(dir.path().into())).unwrap();
+        let look = || cache.verified(&model, &AtomicBool::new(false)).map_err(|error| error.to_string());
+        let write = |text: &str, second: u64| {
+            fs::write(dir.path().join("toy.gguf"), text).unwrap();
+            let file = File::options().append(true).open(dir.path().join("toy.gguf")).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(second)).unwrap();
+        };
+        assert_eq!(look().unwrap(), None);
+        write("abc", 1);
+        assert!(look().unwrap().is_some());
+        // Nobody changes a file and keeps its time: this shows that a stamp spares the hash.
+        write("abd", 1);
+        assert!(look().unwrap().is_some());
+        for (text, why) in [("abd", "it has sha256 "), ("ab", "it has 2 bytes, not 3")] {
+            write(text, 2);
+            let error = look().unwrap_err();
+            assert!(error.contains(why) && error.contains("`kvrail model pull toy`"), "{error}");
+        }
+        write("abc", 2);
+        assert!(look().unwrap().is_some());
+        assert_eq!(cache.files().unwrap().len(), 1, "a stamp is no model");
+    }
 
     #[test]
     fn only_whole_models_are_listed_and_found() {

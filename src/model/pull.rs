@@ -10,7 +10,12 @@ use std::{
 use kvrail_text::catalogue::KnownModel;
 use sha2::{Digest, Sha256};
 
-use super::{cache::Cache, error::PullError, http, pip, progress::Progress};
+use super::{
+    cache::{self, Cache},
+    error::PullError,
+    http, pip,
+    progress::Progress,
+};
 use crate::config::ConfigError;
 
 /// Bytes read or written at once.
@@ -83,8 +88,10 @@ pub fn pull(cache: &Cache, source: &Source, stop: &AtomicBool) -> Result<PathBuf
     let _lock = cache.lock()?;
     let target = cache.dir().join(source.file());
     if target.is_file() {
+        let stamp = cache::stamp(&target, source.sha256())?;
         let found = hash_file(&target, stop)?;
         if found == source.sha256() {
+            cache::write_stamp(&target, &stamp);
             say!("{} is here and verified", source.file());
             return Ok(target);
         }
@@ -106,6 +113,7 @@ pub fn pull(cache: &Cache, source: &Source, stop: &AtomicBool) -> Result<PathBuf
         return Err(PullError::WrongHash { what, found, wanted: source.sha256().to_owned() });
     }
     finish(&part, &target)?;
+    cache::write_stamp(&target, &cache::stamp(&target, source.sha256())?);
     say!("{}: sha256 verified", source.file());
     Ok(target)
 }
