@@ -4,6 +4,9 @@ use std::{collections::BTreeMap, path::Path};
 
 use super::{ConfigError, Service, Setting, nearest};
 
+/// Largest file: far beyond all settings there are.
+const BYTES_MAX: u64 = 1 << 20;
+
 /// A configuration file: all sections and keys known.
 #[derive(Clone, Debug)]
 pub struct File {
@@ -19,8 +22,16 @@ impl File {
     /// # Errors
     /// [`ConfigError::File`] if it cannot be read or is no TOML, [`ConfigError::Unknown`] for a section or key nobody has.
     pub fn read(path: &Path, services: &[&Service]) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::File { path: path.display().to_string(), reason: error.to_string() })?;
+        let refused = |reason: String| ConfigError::File { path: path.display().to_string(), reason };
+        let metadata = std::fs::metadata(path).map_err(|error| refused(error.to_string()))?;
+        // A device may have no end, and what a pipe held is gone when the next process reads it.
+        if !metadata.is_file() {
+            return Err(refused("not a regular file".into()));
+        }
+        if metadata.len() > BYTES_MAX {
+            return Err(refused(format!("{} bytes are too many for settings, at most {BYTES_MAX}", metadata.len())));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
         Self::parse(&path.display().to_string(), &text, services)
     }
 
@@ -103,6 +114,22 @@ mod tests {
         assert_eq!(file.get("decode", "pool-blocks"), Some("7"));
         assert_eq!(file.get("decode", "names"), Some("a,b"));
         assert_eq!(file.get("gateway", "names"), None);
+    }
+
+    #[test]
+    fn what_is_no_file_of_settings_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let large = dir.path().join("large.toml");
+        std::fs::File::create(&large).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        for (path, says) in [
+            (Path::new("/dev/zero"), "not a regular file"),
+            (dir.path(), "not a regular file"),
+            (&large, "bytes are too many"),
+            (Path::new("/no/such.toml"), "No such file"),
+        ] {
+            let said = File::read(path, &[]).unwrap_err().to_string();
+            assert!(said.starts_with(path.to_str().unwrap()) && said.contains(says), "{said}");
+        }
     }
 
     #[test]
