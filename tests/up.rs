@@ -241,6 +241,9 @@ fn wrong_usage_is_told_before_anything_starts() {
     let (file, cut) = (file.to_str().unwrap(), cut.to_str().unwrap());
     for (args, says) in [
         (&["up", "--model", "mock", "--ask", ""][..], "--ask: the question is empty".to_owned()),
+        (&["up", "--model", ""], "--model: `` is not a text".into()),
+        (&["up", "--model", "mock", "--log-dir", ""], "--log-dir: `` is not a path".into()),
+        (&["up", "--config", "/dev/zero"], "/dev/zero: not a regular file".into()),
         (&["up", "--model", file, "--http", "127.0.0.1:0"], format!("kvrail: model: {file}: not a GGUF file\n")),
         (&["gateway", "--conductor", "127.0.0.1:9", "--model", file], format!("model: {file}: not a GGUF file\n")),
         (&["decode", "--conductor", "127.0.0.1:9", "--model", "/tmp"], "model: /tmp: not a file\n".into()),

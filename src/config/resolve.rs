@@ -64,7 +64,8 @@ impl Resolved {
         let Some((setting, text, origin)) = self.rows.iter().find(|(setting, ..)| setting.name == name) else {
             return Err(ConfigError::Conflict(format!("`{name}` is no setting of {}", self.service)));
         };
-        if let Some(value) = T::parse(text) {
+        let given_empty = setting.words && text.is_empty() && *origin != Origin::Default;
+        if let Some(value) = T::parse(text).filter(|_| !given_empty) {
             return Ok(value);
         }
         let place = match origin {

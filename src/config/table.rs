@@ -23,6 +23,8 @@ pub struct Setting {
     pub secret: bool,
     /// Whether the flag alone means `true`.
     pub switch: bool,
+    /// Whether somebody who gives it must give more than nothing.
+    pub words: bool,
     /// Whether the help text leaves it out: for tests of the system, not for people.
     pub hidden: bool,
 }
@@ -39,6 +41,7 @@ impl Setting {
             placeholder: T::PLACEHOLDER,
             secret: T::SECRET,
             switch: T::SWITCH,
+            words: T::WORDS,
             hidden,
         }
     }

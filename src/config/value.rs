@@ -22,6 +22,8 @@ pub trait Value: Sized {
     const SECRET: bool = false;
     /// The flag alone means `true`.
     const SWITCH: bool = false;
+    /// Words: empty ones are a mistake, like a variable of a script that was never set, and not a way to say "none".
+    const WORDS: bool = false;
 
     /// Reads a value; `None` where the text is none.
     fn parse(text: &str) -> Option<Self>;
@@ -92,6 +94,7 @@ impl Value for bool {
 
 impl Value for String {
     const WHAT: &'static str = "a text";
+    const WORDS: bool = true;
     const PLACEHOLDER: &'static str = "TEXT";
 
     fn parse(text: &str) -> Option<Self> {
@@ -101,6 +104,7 @@ impl Value for String {
 
 impl Value for PathBuf {
     const WHAT: &'static str = "a path";
+    const WORDS: bool = true;
     const PLACEHOLDER: &'static str = "PATH";
 
     fn parse(text: &str) -> Option<Self> {
@@ -190,6 +194,7 @@ impl Value for Secret {
     const WHAT: &'static str = "a secret of visible ASCII characters";
     const PLACEHOLDER: &'static str = "SECRET";
     const SECRET: bool = true;
+    const WORDS: bool = true;
 
     fn parse(text: &str) -> Option<Self> {
         (!text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic())).then(|| Self(text.to_owned()))
@@ -203,6 +208,7 @@ impl<T: Value> Value for Option<T> {
     const PLACEHOLDER: &'static str = T::PLACEHOLDER;
     const SECRET: bool = T::SECRET;
     const SWITCH: bool = T::SWITCH;
+    const WORDS: bool = T::WORDS;
 
     fn parse(text: &str) -> Option<Self> {
         if text.is_empty() { Some(None) } else { T::parse(text).map(Some) }

@@ -79,10 +79,9 @@ pub fn command() -> Command {
 pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     let resolved = load(&SERVICE, &SERVICES, arguments)?;
     say!("{resolved}");
+    chat::not_empty("--ask", arguments.get_one("ask").map(String::as_str))?;
     let settings = UpSettings::read(&resolved)?;
-    // An empty flag reads as none, and would leave a pool where an answer was wanted.
-    let asked = arguments.get_one::<String>("ask").or(settings.ask.as_ref());
-    chat::not_empty("--ask", asked.map(String::as_str))?;
+    chat::not_empty("ask", settings.ask.as_deref())?;
     let mut plan = plan::Plan::new(&settings, arguments.get_one::<String>("config").cloned())?;
     check::all(&plan, &settings)?;
     check_free(settings.http)?;
