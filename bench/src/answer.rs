@@ -114,8 +114,13 @@ impl Answer {
             if (&a.token, &a.bytes) != (&b.token, &b.bytes) {
                 return Err(format!("token {i} is {:?}, expected {:?}", a.token, b.token));
             }
-            if (a.logprob - b.logprob).abs() > tolerance {
+            // A logprob that is missing is no number, and near to nothing.
+            let near = |a: f64, b: f64| (a - b).abs() <= tolerance;
+            if !near(a.logprob, b.logprob) {
                 return Err(format!("logprob of token {i} is {}, expected {}", a.logprob, b.logprob));
+            }
+            if a.top.len() != b.top.len() || !a.top.iter().zip(&b.top).all(|(a, b)| near(*a, *b)) {
+                return Err(format!("top logprobs of token {i} are {:?}, expected {:?}", a.top, b.top));
             }
         }
         if self.tokens.len() != other.tokens.len() {

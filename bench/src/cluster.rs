@@ -308,6 +308,15 @@ impl Cluster {
         bad
     }
 
+    /// Whether any process has told of a panic since it was first started.
+    #[must_use]
+    pub fn panicked(&self) -> bool {
+        let all = self.prefill.iter().chain(&self.decode).chain([&self.gateway, &self.conductor]);
+        let mut logs =
+            all.map(|p| std::fs::read_to_string(log_path(self.directory.path(), &p.name)).unwrap_or_default());
+        logs.any(|log| log.contains("panicked at"))
+    }
+
     /// The end of every log, for a failure report.
     #[must_use]
     pub fn logs(&self) -> String {

@@ -60,7 +60,9 @@ async fn compare(findings: &mut Findings, setting: &Setting, name: &str, model: 
     );
     for transport in ["tcp", "shm"] {
         let started = Instant::now();
-        let plan = Plan::new(&setting.binary, model, 2, 2, transport);
+        let mut plan = Plan::new(&setting.binary, model, 2, 2, transport);
+        // No prompt is too short to be computed by a prefill node.
+        plan.conductor_args = ["--local-prefill-tokens", "0"].map(str::to_owned).to_vec();
         match pass(&plan, &asks, 2).await {
             Err(e) => findings.failure(format!("{name} over {transport}: {e}")),
             Ok(passes) => {

@@ -25,6 +25,9 @@ struct Case {
     count: usize,
 }
 
+/// Tokens of a block, by default.
+const BLOCK_TOKENS: u64 = 16;
+
 /// Runs the suite on the mock executor and, where it is here, on the real model.
 pub async fn run(setting: &Setting) -> Findings {
     let mut findings = Findings::default();
@@ -45,7 +48,8 @@ pub async fn run(setting: &Setting) -> Findings {
             what: "one exponent of every slice inverted",
             count: if quick { 3 } else { 30 },
         }),
-        None => findings.figure("real model", "not on this machine: `kvrail model pull` fetches it"),
+        None if quick => findings.figure("real model", "not on this machine: `kvrail model pull` fetches it"),
+        None => findings.failure("the real model is not on this machine: `kvrail model pull` fetches it"),
     }
     for case in cases {
         if let Err(e) = case.run(&mut findings, setting).await {
@@ -121,6 +125,10 @@ impl Case {
                 plan.node_args = vec![format!("--transfer-checksum={checksum}")];
                 self.damaged(findings, &plan, checksum, &asks, &expected).await?;
             }
+            // So little that what is sent again arrives: a receiver that damages all is given up, and nothing is moved.
+            let little = self.damage.replacen("flip=1", "flip=20", 1);
+            plan.decode_args = vec!["--transfer-fault".into(), little];
+            self.repaired(findings, &plan, &asks, &expected).await?;
         }
         Ok(())
     }
@@ -140,21 +148,55 @@ impl Case {
         findings.figure(&label, format!("{same} of {} answers the same", asks.len()));
         findings.check(same == asks.len(), format!("{label}: an answer is not what one process alone says"));
 
-        let usage = |pointer: &str| -> u64 {
-            said.answers.iter().flatten().filter_map(|a| a.usage.pointer(pointer)?.as_u64()).sum()
+        self.counters(findings, &said, &label)
+    }
+
+    /// Where a slice in twenty is damaged and the checksum is on, all is moved, and what was sent again counts apart.
+    async fn repaired(
+        &self,
+        findings: &mut Findings,
+        plan: &Plan,
+        asks: &[Ask],
+        expected: &[Answer],
+    ) -> Result<(), String> {
+        let said = Said::by(plan, asks).await?;
+        let label = format!("{} over {}, a slice in twenty damaged, checksum on", self.name, plan.transport);
+        let (same, ..) = said.against(expected);
+        findings.figure(&label, format!("{same} of {} answers the same, {} caught", asks.len(), said.caught()));
+        findings.check(same == asks.len(), format!("{label}: damage reached an answer"));
+        findings.check(said.caught() > 0, format!("{label}: nothing was caught, so nothing was damaged"));
+        self.counters(findings, &said, &label)
+    }
+
+    /// `/status` shows a payload of tokens that were moved × bytes a token, and the blocks that they fill.
+    fn counters(&self, findings: &mut Findings, said: &Said, label: &str) -> Result<(), String> {
+        let usage = |answer: &Answer, pointer: &str| answer.usage.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+        let (mut prompt, mut held, mut blocks) = (0, 0, 0);
+        for answer in said.answers.iter().flatten() {
+            let tokens = usage(answer, "/prompt_tokens");
+            let cached = usage(answer, "/prompt_tokens_details/cached_tokens");
+            (prompt, held) = (prompt + tokens, held + cached);
+            blocks += tokens.div_ceil(BLOCK_TOKENS) - cached / BLOCK_TOKENS;
+        }
+        let number = |name: &str| {
+            said.statuses[0]["kv"][name].as_u64().ok_or_else(|| format!("`kv.{name}` is missing in /status"))
         };
-        let (prompt, held) = (usage("/prompt_tokens"), usage("/prompt_tokens_details/cached_tokens"));
-        let kv = &said.statuses[0]["kv"];
-        let token_bytes = kv["token_bytes"].as_u64().ok_or("`kv.token_bytes` is missing in /status")?;
-        let payload = kv["payload_bytes"].as_u64().ok_or("`kv.payload_bytes` is missing in /status")?;
+        let (token_bytes, payload, moved) = (number("token_bytes")?, number("payload_bytes")?, number("blocks")?);
         findings.figure(
             format!("{label}: payload"),
-            format!("{payload} bytes for {prompt} prompt tokens ({held} cached) of {token_bytes} bytes"),
+            format!(
+                "{payload} bytes in {moved} blocks for {prompt} prompt tokens ({held} cached) of {token_bytes} bytes; {} bytes again",
+                number("retried_bytes")?
+            ),
         );
         findings.check(
             payload == (prompt - held) * token_bytes,
             format!("{label}: payload is {payload}, not {} × {token_bytes}", prompt - held),
         );
+        findings.check(moved == blocks, format!("{label}: {moved} blocks, not {blocks}"));
+        let retried = number("retried_bytes")?;
+        let expected = said.caught() > 0;
+        findings.check((retried > 0) == expected, format!("{label}: {retried} bytes are told as sent again"));
         Ok(())
     }
 
@@ -180,6 +222,7 @@ impl Case {
             findings.check(same == asks.len(), format!("{label}: damage reached an answer"));
         } else {
             findings.check(same == 0, format!("{label}: an answer does not hang on its transferred KV"));
+            findings.check(none == 0, format!("{label}: {none} requests failed, which says nothing of their KV"));
         }
         Ok(())
     }

@@ -25,8 +25,7 @@ pub async fn run(setting: &Setting) -> Findings {
     if let Err(e) = all_at_a_cluster(&cluster, &mut findings).await {
         findings.failure(e);
     }
-    let logs = cluster.logs();
-    findings.check(!logs.contains("panicked at"), format!("a process panicked:\n{logs}"));
+    findings.check(!cluster.panicked(), format!("a process panicked:\n{}", cluster.logs()));
     let bad = cluster.drain();
     findings.check(bad.is_empty(), format!("did not drain cleanly: {}", bad.join("; ")));
     findings

@@ -1,7 +1,7 @@
 //! What a stranger can send to the ports of a node: the transfer engine's handshake and the gRPC services.
 //!
 //! The frames of a session that is up (wrong generation, ranges outside the lease, lengths past the end) are cases of the
-//! transfer engine's own conformance suite, where a session can be made to lie.
+//! transfer engine's own `tests/hostile.rs`, where a session can be made to lie.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn cases() -> Vec<(String, Vec<u8>)> {
         ("a length of 4 GiB".into(), vec![0xff; 8]),
         ("zeros".into(), vec![0; 4096]),
         ("ones".into(), vec![0xff; 65_536]),
-        ("our magic, a version from the future".into(), [&b"KVRAIL"[..], &[0xff; 26]].concat()),
+        ("our magic, then nonsense".into(), [&b"kvr\x01"[..], &[0xff; 26]].concat()),
     ];
     for length in [16, 64, 256, 1_024, 16_384, 262_144] {
         let bytes: Vec<u8> = (0..length).map(|_| rng.random::<u8>()).collect();

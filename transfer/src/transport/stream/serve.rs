@@ -115,6 +115,8 @@ impl Stream {
             Err(refusal) => status = self.refused(refusal.into()),
             Ok(pin) => {
                 let mut crc = header.payload_crc.map(|_| Crc::default());
+                // One strike a frame, as over tcp.
+                let mut flipper = self.owner.flipper.as_ref();
                 for entry in list {
                     // Revoked meanwhile: the fence waits for this loop alone, one piece at most.
                     if pin.lease().is_revoked() {
@@ -129,7 +131,7 @@ impl Stream {
                     // the pin keeps mapped and lent; two mappings, so they cannot overlap as addresses.
                     unsafe {
                         crate::memory::copy_streaming(from, to, entry.value as usize);
-                        if let Some(flipper) = &self.owner.flipper {
+                        if let Some(flipper) = flipper.take() {
                             flipper.strike(to, entry.value as usize);
                         }
                         if let Some(crc) = &mut crc {
