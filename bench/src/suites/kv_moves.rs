@@ -126,7 +126,7 @@ impl Case {
                 self.damaged(findings, &plan, checksum, &asks, &expected).await?;
             }
             // So little that what is sent again arrives: a receiver that damages all is given up, and nothing is moved.
-            let little = self.damage.replacen("flip=1", "flip=20", 1);
+            let little = self.damage.replacen("flip=1", "flip=5", 1);
             plan.decode_args = vec!["--transfer-fault".into(), little];
             self.repaired(findings, &plan, &asks, &expected).await?;
         }
@@ -151,7 +151,7 @@ impl Case {
         self.counters(findings, &said, &label)
     }
 
-    /// Where a slice in twenty is damaged and the checksum is on, all is moved, and what was sent again counts apart.
+    /// Where a slice in five is damaged and the checksum is on, all is moved, and what was sent again counts apart.
     async fn repaired(
         &self,
         findings: &mut Findings,
@@ -160,7 +160,7 @@ impl Case {
         expected: &[Answer],
     ) -> Result<(), String> {
         let said = Said::by(plan, asks).await?;
-        let label = format!("{} over {}, a slice in twenty damaged, checksum on", self.name, plan.transport);
+        let label = format!("{} over {}, a slice in five damaged, checksum on", self.name, plan.transport);
         let (same, ..) = said.against(expected);
         findings.figure(&label, format!("{same} of {} answers the same, {} caught", asks.len(), said.caught()));
         findings.check(same == asks.len(), format!("{label}: damage reached an answer"));
