@@ -108,9 +108,9 @@ impl Dispatch {
         self.grants.push(grant);
     }
 
-    /// Everything has been accepted by the transfer engine.
+    /// Everything has been accepted by the transfer engine, and the courier awaits all of it.
     pub(crate) fn is_done(&self) -> bool {
-        self.cursor.done() >= self.total && self.parcels.is_empty()
+        self.cursor.done() >= self.total && self.parcels.is_empty() && self.news.sent.is_empty()
     }
 
     /// What the courier does not know yet.
@@ -246,6 +246,7 @@ mod tests {
         dispatch.push(layers(1), &table);
         dispatch.push(layers(1), &table);
         dispatch.push(layers(3), &table);
+        assert!(!dispatch.is_done(), "accepted, but nobody awaits it yet");
         let sent = dispatch.take_news().sent;
         assert_eq!(sent.len(), 2, "one layer, then two");
         assert!(dispatch.is_done());

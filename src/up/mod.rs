@@ -3,9 +3,9 @@
 //! The supervisor runs on one thread, the main one: the kernel ties "end with your parent" to the thread that started a
 //! child. It owns every child by its process id; nothing is found by name, and what it started it ends.
 //!
-//! Map: [`plan`] who is started with which arguments · [`check`] whether they would take them · [`child`] one process: start, ready line, log, end · [`backoff`]
-//! when a dead one is started again (pure) · [`supervisor`] all of them, from start to drain · [`show`] what people see ·
-//! [`logs`] where logs go.
+//! Map: [`plan`] who is started with which arguments · [`check`] whether they would take them · [`child`] one process: start,
+//! ready line, log, end · [`backoff`] when a dead one is started again (pure) · [`supervisor`] all of them, from start to
+//! drain · [`show`] what people see · [`logs`] where logs go.
 
 mod backoff;
 mod check;
