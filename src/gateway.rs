@@ -37,6 +37,8 @@ settings! {
         requests: NonZeroU32 = "256";
         /// Largest request body.
         body_bytes: ByteSize = "4MiB";
+        /// Memory for all bodies that are arriving, beyond the first 64 KiB of each.
+        bodies_bytes: ByteSize = "256MiB";
         /// Time that a request's body may take to arrive, in milliseconds.
         body_timeout_ms: NonZeroU32 = "10000";
         /// Time that a request may take.
@@ -103,8 +105,11 @@ fn config(own: &GatewaySettings) -> anyhow::Result<GatewayConfig> {
     config.api_keys.clone_from(&own.api_keys);
     config.requests_max = own.requests.get() as usize;
     config.body_bytes_max = usize::try_from(own.body_bytes.0).unwrap_or(usize::MAX);
+    config.bodies_bytes_max = usize::try_from(own.bodies_bytes.0).unwrap_or(usize::MAX);
     config.body_timeout = Duration::from_millis(own.body_timeout_ms.get().into());
     config.request_timeout = own.request_timeout;
+    // Requests at work never take all connections: there is one for a probe.
+    config.server.connections_max = config.server.connections_max.max(2 * config.requests_max);
     config.server.write_timeout = config.server.write_timeout.min(own.request_timeout);
     config.max_tokens_default = own.max_tokens.get();
     Ok(config)

@@ -14,13 +14,11 @@ use futures::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// Pause after a failed accept (no file descriptors, say), so that the loop does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Failed accepts are told at most so often.
-const WARN_INTERVAL: Duration = Duration::from_secs(10);
+use crate::accept::Acceptor;
+
 /// `PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n`, what a client says first (RFC 9113, section 3.4).
 const PREFACE_BYTES: usize = 24;
 
@@ -42,49 +40,14 @@ impl Default for Limits {
 /// The connections of `listener`, without delay (`TCP_NODELAY`), for `serve_with_incoming_shutdown`.
 pub fn incoming(listener: TcpListener, limits: Limits) -> impl Stream<Item = Result<Connection, Infallible>> + Send {
     let slots = Arc::new(Semaphore::new(limits.connections_max.min(Semaphore::MAX_PERMITS)));
-    let acceptor = Acceptor { listener, limits, slots, quiet_until: None };
-    futures::stream::unfold(acceptor, |mut acceptor| async move {
-        let connection = acceptor.accept().await?;
-        Some((Ok(connection), acceptor))
-    })
-}
-
-struct Acceptor {
-    listener: TcpListener,
-    limits: Limits,
-    slots: Arc<Semaphore>,
-    quiet_until: Option<Instant>,
-}
-
-impl Acceptor {
-    async fn accept(&mut self) -> Option<Connection> {
+    futures::stream::unfold((Acceptor::new(listener), slots), move |(mut acceptor, slots)| async move {
         // The slot first: past the bound, connections wait in the kernel's queue.
-        let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
-        loop {
-            match self.listener.accept().await {
-                Ok((stream, _)) => {
-                    let _ = stream.set_nodelay(true);
-                    let deadline = Box::pin(tokio::time::sleep(self.limits.preface_timeout));
-                    let preface = Some(Preface { bytes_left: PREFACE_BYTES, deadline });
-                    return Some(Connection { stream, preface, _slot: slot });
-                }
-                Err(error) => {
-                    if self.may_warn(Instant::now()) {
-                        tracing::warn!(%error, "connections cannot be accepted");
-                    }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    fn may_warn(&mut self, now: Instant) -> bool {
-        let may = self.quiet_until.is_none_or(|until| now >= until);
-        if may {
-            self.quiet_until = Some(now + WARN_INTERVAL);
-        }
-        may
-    }
+        let slot = Arc::clone(&slots).acquire_owned().await.ok()?;
+        let stream = acceptor.next().await;
+        let deadline = Box::pin(tokio::time::sleep(limits.preface_timeout));
+        let preface = Some(Preface { bytes_left: PREFACE_BYTES, deadline });
+        Some((Ok(Connection { stream, preface, _slot: slot }), (acceptor, slots)))
+    })
 }
 
 /// An accepted connection: holds its slot until dropped, and ends by itself if the preface does not come in time.
@@ -243,17 +206,5 @@ mod tests {
         assert!(timeout(Duration::from_millis(100), incoming.next()).await.is_err(), "a third was taken");
         drop(first);
         assert!(timeout(LONG, incoming.next()).await.expect("no room was made").is_some());
-    }
-
-    #[tokio::test]
-    async fn errors_are_told_once_an_interval() {
-        let (listener, _) = listen().await;
-        let slots = Arc::new(Semaphore::new(1));
-        let mut acceptor = Acceptor { listener, limits: Limits::default(), slots, quiet_until: None };
-        let now = Instant::now();
-        assert!(acceptor.may_warn(now));
-        assert!(!acceptor.may_warn(now + ACCEPT_PAUSE));
-        assert!(acceptor.may_warn(now + WARN_INTERVAL));
-        assert!(!acceptor.may_warn(now + WARN_INTERVAL + ACCEPT_PAUSE));
     }
 }

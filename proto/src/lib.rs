@@ -3,11 +3,12 @@
 //! No logic of the services lives here. Laws: every message has a bound on its size ([`MESSAGE_BYTES_MAX`]); field numbers are never
 //! reused; a receiver ignores unknown fields and treats a missing `oneof` as a malformed message.
 //!
-//! Map: [`v1`] generated types and services · [`convert`] KV events to and from the wire · [`incoming`] how servers take
-//! connections.
+//! Map: [`v1`] generated types and services · [`convert`] KV events to and from the wire · [`incoming`] how gRPC
+//! servers take connections ([`accept`]: how any does).
 
 #![forbid(unsafe_code)]
 
+pub mod accept;
 pub mod convert;
 pub mod incoming;
 

@@ -30,6 +30,8 @@ pub struct GatewayConfig {
     pub server: HttpConfig,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
+    /// Memory that all bodies may take while they arrive, beyond the first 64 KiB of each; at least one gets through.
+    pub bodies_bytes_max: usize,
     /// Time a body may take to arrive.
     pub body_timeout: Duration,
     /// Requests served at once; one more is refused with 429.
@@ -72,6 +74,7 @@ impl GatewayConfig {
             api_keys: Vec::new(),
             server: HttpConfig::default(),
             body_bytes_max: 4 << 20,
+            bodies_bytes_max: 256 << 20,
             body_timeout: Duration::from_secs(10),
             requests_max: 256,
             choices_max: 16,

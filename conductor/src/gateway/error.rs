@@ -99,7 +99,7 @@ impl ApiError {
 
     /// 415.
     pub fn content_type() -> Self {
-        let message = "The content type must be application/json";
+        let message = "The content type must be application/json, in UTF-8";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_media_type", message)
     }
 
@@ -108,6 +108,12 @@ impl ApiError {
         let message = format!("This gateway serves {max} requests already, the most it takes at once");
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "too_many_requests", message)
             .retry(Duration::from_secs(1))
+    }
+
+    /// 429: what is arriving takes as much memory as it may.
+    pub fn too_many_bodies() -> Self {
+        let message = "Too many large request bodies are arriving at this gateway at once";
+        Self { message: message.into(), ..Self::too_many_requests(0) }
     }
 
     /// 503: going away.

@@ -9,7 +9,7 @@
 //!   which forces the journal. No token is repeated, lost or changed.
 //! - Everything is bounded: body, time, prompt, choices, requests, connections, events in flight, moves of a stream.
 //!
-//! Map: `routes` from HTTP to a running request · `body`, `request`, `fields` reading it · [`auth`] keys and tenants ·
+//! Map: `routes` from HTTP to a running request · `body`, `json`, `request`, `fields` reading it · [`auth`] keys and tenants ·
 //! `pool` members, routing and its fallback, channels (`view` is its pure part) · `drive` one choice over as many nodes as
 //! it takes · [`journal`] its tokens · [`transcript`] their text · `answer`, `render` what goes back · [`error`] what does
 //! when it fails · `state` what requests share.
@@ -22,6 +22,7 @@ mod drive;
 pub mod error;
 mod fields;
 pub mod journal;
+mod json;
 mod pool;
 mod render;
 mod request;
@@ -79,7 +80,8 @@ async fn serve_here(config: GatewayConfig, ready: Ready<'_>, shutdown: Shutdown<
     // Whatever way this ends, the server ends too.
     let _guards = (stop.clone().drop_guard(), cut.clone().drop_guard());
     let router = routes::router(Arc::clone(&gateway));
-    let mut server = tokio::spawn(http::serve(listener, router, config.server, stop.clone(), cut.clone()));
+    let open = gateway.meters.connections();
+    let mut server = tokio::spawn(http::serve(listener, router, config.server, open, stop.clone(), cut.clone()));
 
     tracing::info!(http = %address, conductor = %config.conductor, model = %config.model, "gateway serving");
     ready(address);

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::{Fields, expected};
+use super::json;
 
 /// Most stop strings, as OpenAI has it.
 pub(super) const STOPS_MAX: usize = 4;
@@ -91,7 +92,7 @@ pub(super) struct Asked {
 pub(super) fn parse(endpoint: Endpoint, body: &[u8], bounds: Bounds) -> Result<Asked, ApiError> {
     let text = std::str::from_utf8(body)
         .map_err(|e| ApiError::body(format!("The body is not valid UTF-8 at byte {}", e.valid_up_to())))?;
-    let value = serde_json::from_str(text).map_err(|e| ApiError::body(format!("The body is not valid JSON: {e}")))?;
+    let value = json::parse(text).map_err(|e| ApiError::body(format!("The body is not valid JSON: {e}")))?;
     let mut fields = Fields::top(value)?;
 
     let model = match fields.required("model")? {
@@ -323,7 +324,8 @@ fn logit_bias(fields: &mut Fields, vocab: u32) -> Result<Vec<(u32, f32)>, ApiErr
         return Err(ApiError::field("logit_bias", message));
     }
     let entry = |(key, value): (String, Value)| {
-        let id = key.parse().ok().filter(|id| *id < vocab).ok_or_else(|| {
+        // One way to write a number: `1` and `01` would be two entries for one token.
+        let id = key.parse().ok().filter(|id: &u32| *id < vocab && id.to_string() == key).ok_or_else(|| {
             let key: String = key.chars().take(40).collect();
             ApiError::field("logit_bias", format!("`logit_bias` has the key {key:?}; keys are token ids below {vocab}"))
         })?;

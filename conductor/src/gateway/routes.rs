@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -24,7 +25,7 @@ use super::drive::{Task, drive};
 use super::error::ApiError;
 use super::render::Renderer;
 use super::request::{self, Asked, Bounds, Endpoint, Prompt};
-use super::state::Gateway;
+use super::state::{Gateway, Ticket};
 use super::view::Serving;
 use crate::admin;
 
@@ -79,11 +80,15 @@ async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Result
     Ok(Json(json!({"object": "list", "data": [model_card(&gateway)]})).into_response())
 }
 
-async fn model(State(gateway): State<Arc<Gateway>>, request: Request) -> Result<Response, ApiError> {
+async fn model(
+    State(gateway): State<Arc<Gateway>>,
+    asked: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, ApiError> {
     tenant(&gateway, &request)?;
-    let asked = request.uri().path().strip_prefix("/v1/models/").unwrap_or_default();
+    let asked = asked.map_or_else(|_| request.uri().path().to_owned(), |Path(name)| name);
     if asked != gateway.config.model {
-        return Err(ApiError::model_not_found(asked, &gateway.config.model));
+        return Err(ApiError::model_not_found(&asked, &gateway.config.model));
     }
     Ok(Json(model_card(&gateway)).into_response())
 }
@@ -97,18 +102,10 @@ async fn completions(State(gateway): State<Arc<Gateway>>, request: Request) -> R
 }
 
 async fn serve(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> Result<Response, ApiError> {
-    let admitted = tenant(&gateway, &request).map(str::to_owned).and_then(|salt| Ok((salt, gateway.admit(endpoint)?)));
-    let (salt, mut ticket) = match admitted {
-        Ok(admitted) => admitted,
-        Err(error) => {
-            let (parts, body) = request.into_parts();
-            body::refuse(&parts.headers, body).await;
-            return Err(error);
-        }
-    };
+    let mut ticket = gateway.arrive(endpoint);
     let deadline = Instant::now() + gateway.config.request_timeout;
     let started = tokio::select! {
-        started = start(&gateway, endpoint, request, salt, deadline) => started,
+        started = start(&gateway, endpoint, request, &mut ticket, deadline) => started,
         () = gateway.ended() => Err(ApiError::cut_off()),
     };
     let Started { asked, renderer, tasks, prompt_tokens } = started.inspect_err(|error| ticket.fail(error))?;
@@ -149,13 +146,22 @@ async fn start(
     gateway: &Arc<Gateway>,
     endpoint: Endpoint,
     request: Request<Body>,
-    salt: String,
+    ticket: &mut Ticket,
     deadline: Instant,
 ) -> Result<Started, ApiError> {
     let config = &gateway.config;
+    let welcome = tenant(gateway, &request).and_then(|salt| gateway.has_room().map(|()| salt.to_owned()));
     let (parts, body) = request.into_parts();
+    let salt = match welcome {
+        Ok(salt) => salt,
+        Err(error) => {
+            body::refuse(&parts.headers, body).await;
+            return Err(error);
+        }
+    };
     let request_id = parts.extensions.get::<RequestId>().map_or_else(String::new, |id| id.0.clone());
-    let body = body::read(&parts.headers, body, config.body_bytes_max, config.body_timeout).await?;
+    let body = gateway.intake.read(&parts.headers, body).await?;
+    ticket.admit()?;
     let bounds = Bounds { vocab: config.text.vocab_size(), choices_max: config.choices_max };
     let asked = request::parse(endpoint, &body, bounds)?;
     drop(body);

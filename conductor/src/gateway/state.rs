@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::auth::Keys;
+use super::body::Intake;
 use super::config::GatewayConfig;
 use super::error::ApiError;
 use super::pool::Pool;
@@ -48,6 +49,11 @@ impl Meters {
         }
     }
 
+    /// Open client connections.
+    pub(super) fn connections(&self) -> Gauge {
+        self.registry.gauge(name::CONNECTIONS, &[])
+    }
+
     /// A stream moved.
     pub(super) fn migrated(&self, cause: &'static str) {
         self.registry.counter(name::MIGRATIONS, &[("cause", cause)]).increment(1);
@@ -59,6 +65,7 @@ pub(super) struct Gateway {
     pub pool: Pool,
     pub meters: Meters,
     pub keys: Keys,
+    pub intake: Intake,
     slots: Arc<Semaphore>,
     draining: AtomicBool,
     ending: CancellationToken,
@@ -72,6 +79,7 @@ impl Gateway {
             pool: Pool::new(config.clone(), &registry)?,
             meters: Meters::new(registry),
             keys: Keys::new(config.api_keys.clone()),
+            intake: Intake::new(&config),
             slots: Arc::new(Semaphore::new(config.requests_max)),
             draining: AtomicBool::new(false),
             ending: CancellationToken::new(),
@@ -94,17 +102,25 @@ impl Gateway {
         self.ending.cancelled().await;
     }
 
-    /// Takes a request in, unless there are too many or the gateway is going away.
-    pub(super) fn admit(self: &Arc<Self>, endpoint: Endpoint) -> Result<Ticket, ApiError> {
+    /// A request has come; whether it is served is to be seen.
+    pub(super) fn arrive(self: &Arc<Self>, endpoint: Endpoint) -> Ticket {
+        self.meters.registry.counter(name::REQUESTS, &[("endpoint", endpoint.name())]).increment(1);
+        let gateway = Arc::clone(self);
+        Ticket { gateway, arrived: Instant::now(), outcome: "client_gone", first_token: false, place: None }
+    }
+
+    /// Whether a request would get a place now.
+    ///
+    /// # Errors
+    /// 429 if there are too many, 503 if the gateway is going away.
+    pub(super) fn has_room(&self) -> Result<(), ApiError> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::draining());
         }
-        let slot = Arc::clone(&self.slots).try_acquire_owned();
-        let slot = slot.map_err(|_| ApiError::too_many_requests(self.config.requests_max))?;
-        self.meters.registry.counter(name::REQUESTS, &[("endpoint", endpoint.name())]).increment(1);
-        self.meters.open.increment(1.0);
-        let gateway = Arc::clone(self);
-        Ok(Ticket { gateway, arrived: Instant::now(), outcome: "client_gone", first_token: false, _slot: slot })
+        if self.slots.available_permits() == 0 {
+            return Err(ApiError::too_many_requests(self.config.requests_max));
+        }
+        Ok(())
     }
 
     /// Resolves when no request is open.
@@ -119,16 +135,29 @@ impl Gateway {
     }
 }
 
-/// A request being served: its place among the others, and its figures. Dropping it ends it.
+/// A request: its place among those that are served, once it has one, and its figures. Dropping it ends it.
 pub(super) struct Ticket {
     gateway: Arc<Gateway>,
     arrived: Instant,
     outcome: &'static str,
     first_token: bool,
-    _slot: OwnedSemaphorePermit,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl Ticket {
+    /// Gives the request, which is all there, its place.
+    ///
+    /// # Errors
+    /// Those of [`Gateway::has_room`].
+    pub(super) fn admit(&mut self) -> Result<(), ApiError> {
+        let gateway = &self.gateway;
+        gateway.has_room()?;
+        let place = Arc::clone(&gateway.slots).try_acquire_owned();
+        self.place = Some(place.map_err(|_| ApiError::too_many_requests(gateway.config.requests_max))?);
+        gateway.meters.open.increment(1.0);
+        Ok(())
+    }
+
     pub(super) fn token_came(&mut self) {
         if !std::mem::replace(&mut self.first_token, true) {
             self.gateway.meters.ttft.record(self.arrived.elapsed());
@@ -154,8 +183,10 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let meters = &self.gateway.meters;
         meters.registry.counter(name::REQUESTS_ENDED, &[("outcome", self.outcome)]).increment(1);
-        meters.duration.record(self.arrived.elapsed());
-        meters.open.decrement(1.0);
+        if self.place.is_some() {
+            meters.duration.record(self.arrived.elapsed());
+            meters.open.decrement(1.0);
+        }
     }
 }
 

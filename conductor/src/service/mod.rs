@@ -132,7 +132,8 @@ async fn serve_here(config: ConductorConfig, ready: Ready<'_>, shutdown: BoxFutu
     let state = Arc::new(State::new(config, stop.clone()));
 
     let admin_router = admin::router(Arc::clone(&state) as _);
-    tokio::spawn(http::serve(admin_listener, admin_router, HttpConfig::default(), stop.clone(), stop.clone()));
+    let (bounds, uncounted) = (HttpConfig::default(), metrics::Gauge::noop());
+    tokio::spawn(http::serve(admin_listener, admin_router, bounds, uncounted, stop.clone(), stop.clone()));
     let service = ConductorServer::new(rpc::Rpc(Arc::clone(&state)))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);

@@ -79,6 +79,7 @@ fn chat_fields() -> Vec<(&'static str, Value, &'static str)> {
         ("logit_bias", json!({"5": 1000}), "logit_bias.5"),
         ("logit_bias", json!({"five": 1}), "logit_bias"),
         ("logit_bias", json!({"300": 1}), "logit_bias"),
+        ("logit_bias", json!({"05": 1}), "logit_bias"),
         ("logit_bias", json!([1]), "logit_bias"),
         ("user", json!(5), "user"),
         ("tools", json!([{"type": "function", "function": {"name": "f"}}]), "tools"),
@@ -169,6 +170,7 @@ async fn bodies_that_are_no_request() {
         ("a number that overflows", b"{\"temperature\":1e999}".to_vec(), 400, "JSON"),
         ("NaN", b"{\"temperature\":NaN}".to_vec(), 400, "JSON"),
         ("deep nesting", deep.into_bytes(), 400, "JSON"),
+        ("a key twice", b"{\"seed\":1,\"seed\":2}".to_vec(), 400, "`seed` is given twice"),
         ("too large", vec![b' '; 10_001], 413, "10000 bytes"),
         ("far too large", vec![b' '; 20 << 20], 413, "10000 bytes"),
     ];
@@ -182,8 +184,13 @@ async fn bodies_that_are_no_request() {
     let answer = post(cluster.http(), CHAT, &unknown).await;
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (404, &json!("model_not_found")));
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("gpt-9"));
-    let wrong_type = [("content-type", "text/html")];
-    assert_eq!(call(cluster.http(), Method::POST, CHAT, &wrong_type, "{}").await.status, 415);
+    for wrong_type in ["text/html", "application/json; charset=utf-16"] {
+        assert_eq!(call(cluster.http(), Method::POST, CHAT, &[("content-type", wrong_type)], "{}").await.status, 415);
+    }
+    let (first, rest) = MODEL.split_at(1);
+    let encoded = format!("/v1/models/%{:02X}{rest}", first.as_bytes()[0]);
+    assert_eq!(get(cluster.http(), &encoded).await.json()["id"], MODEL);
+    assert_eq!(get(cluster.http(), "/v1/models/%ff").await.status, 404);
     for (method, path, status) in [
         (Method::GET, CHAT, 405),
         (Method::DELETE, PLAIN, 405),

@@ -100,6 +100,66 @@ async fn a_refused_request_hears_why_however_large_it_is() {
 }
 
 #[tokio::test]
+async fn slow_bodies_and_idle_connections_shut_nobody_out() {
+    let few = |config: &mut kvrail_conductor::GatewayConfig| {
+        config.requests_max = 4;
+        config.server.connections_max = 12;
+        config.body_timeout = Duration::from_secs(60);
+    };
+    let cluster = Cluster::start_with(Script::Letters, 1, few).await;
+    let connect = async || tokio::net::TcpStream::connect(cluster.http()).await.unwrap();
+    let head = format!("POST {PLAIN} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{");
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        let mut socket = connect().await;
+        socket.write_all(head.as_bytes()).await.unwrap();
+        slow.push(socket);
+    }
+    // Twice as many slow bodies as there are places, and a connection is left: no request waits for them.
+    let started = std::time::Instant::now();
+    assert_eq!(post(cluster.http(), PLAIN, &body(json!({"max_tokens": 2}))).await.status, 200);
+    assert_eq!(get(cluster.http(), "/status").await.json()["requests"]["open"], 0);
+
+    // More idle connections than there are in all: the slow and the idle make room, the oldest first.
+    let mut idle = Vec::new();
+    for _ in 0..24 {
+        idle.push(connect().await);
+    }
+    assert_eq!(get(cluster.http(), "/healthz").await.status, 200);
+    assert_eq!(post(cluster.http(), PLAIN, &body(json!({"max_tokens": 2}))).await.status, 200);
+    assert!(started.elapsed() < Duration::from_secs(20), "they were waited for");
+    assert_eq!(slow[0].read(&mut [0; 1]).await.unwrap_or(0), 0, "the oldest has yielded");
+}
+
+#[tokio::test]
+async fn bodies_share_their_memory_and_small_ones_always_get_through() {
+    let one_large = |config: &mut kvrail_conductor::GatewayConfig| {
+        (config.body_bytes_max, config.bodies_bytes_max) = (1 << 20, 1 << 20);
+        config.body_timeout = Duration::from_secs(60);
+    };
+    let cluster = Cluster::start_with(Script::Letters, 1, one_large).await;
+    let large = raw(&body(json!({"prompt": "a".repeat(900 << 10)})));
+    let mut first = tokio::net::TcpStream::connect(cluster.http()).await.unwrap();
+    first.write_all(&large[..800 << 10]).await.unwrap();
+    eventually("a second one is refused", async || {
+        let mut second = tokio::net::TcpStream::connect(cluster.http()).await.unwrap();
+        second.write_all(&large).await.unwrap();
+        let mut answer = [0; 12];
+        second.read_exact(&mut answer).await.unwrap();
+        &answer == b"HTTP/1.1 429"
+    })
+    .await;
+    assert_eq!(post(cluster.http(), PLAIN, &body(json!({"max_tokens": 2}))).await.status, 200);
+    // What had begun ends, and gives its memory back.
+    first.write_all(&large[800 << 10..]).await.unwrap();
+    let mut answer = [0; 12];
+    first.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 400", "the prompt is too long for the pool");
+    let again = post(cluster.http(), PLAIN, &body(json!({"prompt": "a".repeat(900 << 10)}))).await;
+    assert_eq!(again.status, 400, "{}", again.json());
+}
+
+#[tokio::test]
 async fn with_the_conductor_dead_streams_go_on_and_new_ones_begin() {
     let mut cluster = paced(2, Duration::from_millis(10)).await;
     let expected = post(cluster.http(), PLAIN, &body(json!({}))).await.json()["choices"][0]["text"].clone();
