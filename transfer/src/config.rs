@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::transport::TransportKind;
 use crate::transport::fault::FaultPlan;
+use crate::transport::sim::Fabric;
 
 /// Settings of an [`Engine`](crate::Engine). Mechanism only: no environment is read.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub struct EngineConfig {
     pub leases_max: usize,
     /// Notifications that wait to be received, at most.
     pub notifications_max: usize,
+    /// The network of [`TransportKind::Sim`]; for tests.
+    pub fabric: Option<Fabric>,
     /// Faults to inject into what this engine sends; for tests.
     pub faults: Option<FaultPlan>,
 }
@@ -50,6 +53,7 @@ impl Default for EngineConfig {
             peers_max: 1024,
             leases_max: 65_536,
             notifications_max: 1024,
+            fabric: None,
             faults: None,
         }
     }

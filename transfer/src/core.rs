@@ -22,8 +22,7 @@ use crate::sync;
 use crate::telemetry::{Counters, EngineStats, count};
 use crate::transfer::{Cancel, RailBytes, Report, Shared, TransferError};
 use crate::transport::fault::Flipper;
-use crate::transport::stream::Owner;
-use crate::transport::{Job, TransportKind};
+use crate::transport::{Job, Owner, TransportKind};
 use crate::worker;
 
 /// Wire time of a slice.
@@ -34,18 +33,25 @@ const SLICE_FLOOR: u64 = 1 << 20;
 /// slice, and workers look at them in passing.
 const TIMER_SLACK: Duration = Duration::from_millis(2);
 
-/// Rails from here on are shared-memory streams, those below TCP streams.
-pub(crate) const SHM_RAIL: u8 = 32;
+/// Streams of a transport to a peer, at most. Each transport has as many rails of its own.
+pub(crate) const STREAMS_MAX: u8 = 32;
 
 pub(crate) fn rail_of(kind: TransportKind, index: u8) -> RailId {
-    match kind {
-        TransportKind::Tcp => RailId(index),
-        TransportKind::Shm => RailId(SHM_RAIL + index),
-    }
+    let first = match kind {
+        TransportKind::Tcp => 0,
+        TransportKind::Shm => STREAMS_MAX,
+        TransportKind::Sim => 2 * STREAMS_MAX,
+    };
+    RailId(first + index)
 }
 
 pub(crate) fn kind_of(rail: RailId) -> (TransportKind, u8) {
-    if rail.0 < SHM_RAIL { (TransportKind::Tcp, rail.0) } else { (TransportKind::Shm, rail.0 - SHM_RAIL) }
+    let kind = match rail.0 / STREAMS_MAX {
+        0 => TransportKind::Tcp,
+        1 => TransportKind::Shm,
+        _ => TransportKind::Sim,
+    };
+    (kind, rail.0 % STREAMS_MAX)
 }
 
 /// A transfer that is not quiesced.
@@ -240,9 +246,8 @@ impl Core {
         orders.notifies.into_iter().for_each(|n| self.control.post(n));
         // At most one fence and one opening outstanding for each path.
         orders.actions.into_iter().for_each(|a| self.control.post(Command::Action(a)));
-        for (index, worker) in self.workers.iter().enumerate() {
-            let theirs = worker::rails(index, self.workers.len()).0 & !own.0;
-            if orders.wakes.0 & theirs != 0 {
+        for worker in &self.workers {
+            if orders.wakes.0 & worker.rails.0 & !own.0 != 0 {
                 worker.kick();
             }
         }

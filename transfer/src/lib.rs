@@ -22,7 +22,7 @@
 //! | [`plan`] | sans-I/O: coalesce, slice, choose, window, retry |
 //! | `session` | handshake, leases, fencing, peer health |
 //! | `memory` | regions: host memory and sealed memfds |
-//! | `transport` | tcp and shm behind one trait; faults by seed |
+//! | `transport` | tcp, shm and a software NIC behind one trait; faults by seed |
 //!
 //! ```
 //! use std::time::Duration;
@@ -71,4 +71,5 @@ pub use telemetry::{EngineStats, Fallbacks};
 pub use transfer::{FailureKind, Quiesce, RailBytes, Report, SubmitError, Transfer, TransferError, TransferRequest};
 pub use transport::TransportKind;
 pub use transport::fault::{FaultPlan, FaultPlanError};
+pub use transport::sim::{Fabric, FabricOptions};
 pub use urgent::urgent;

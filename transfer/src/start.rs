@@ -5,13 +5,13 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use crate::config::EngineConfig;
-use crate::core::{Core, SHM_RAIL};
+use crate::core::{Core, STREAMS_MAX};
 use crate::engine::EngineError;
 use crate::mailbox::Mailbox;
 use crate::session::control::Control;
 use crate::session::wire::{HostId, Identity, transport_bit};
 use crate::transport::sys::Poller;
-use crate::transport::{TransportKind, shm};
+use crate::transport::{TransportKind, shm, sim};
 use crate::worker::{self, Worker};
 
 fn os(what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
@@ -23,10 +23,13 @@ fn check(config: &EngineConfig) -> Result<(), EngineError> {
     if config.transports.is_empty() {
         return wrong("transports", "none is given");
     }
-    if !(1..=SHM_RAIL).contains(&config.streams_per_peer) {
+    if config.transports.contains(&TransportKind::Sim) && config.fabric.is_none() {
+        return wrong("fabric", "the simulated transport needs one");
+    }
+    if !(1..=STREAMS_MAX).contains(&config.streams_per_peer) {
         return wrong("streams_per_peer", "must be 1 to 32");
     }
-    if !(1..=usize::from(SHM_RAIL)).contains(&config.workers) {
+    if !(1..=usize::from(STREAMS_MAX)).contains(&config.workers) {
         return wrong("workers", "must be 1 to 32");
     }
     if config.heartbeat.is_zero() || config.peer_timeout < config.heartbeat * 2 {
@@ -65,16 +68,20 @@ pub(crate) fn start(config: EngineConfig) -> Result<Arc<Core>, EngineError> {
     };
     let (control_poller, control_waker) = Poller::new().map_err(os("making a poller"))?;
     let (mut pollers, mut handles) = (Vec::new(), Vec::new());
-    for _ in 0..config.workers {
+    for index in 0..config.workers {
         let (poller, waker) = Poller::new().map_err(os("making a poller"))?;
         pollers.push(poller);
-        handles.push(worker::Handle::new(waker));
+        handles.push(worker::Handle::new(waker, index, config.workers));
     }
+    let fabric = config.fabric.clone().filter(|_| config.transports.contains(&TransportKind::Sim));
     let transports = config.transports.iter().fold(0, |bits, kind| bits | transport_bit(*kind));
     let streams = config.streams_per_peer;
     let core = Core::new(config, local_addr, handles, Mailbox::new(control_waker));
     let me = Identity { generation: core.generation, host: host_id(), port: local_addr.port(), transports, streams };
-    let control = Control::new(Arc::clone(&core), control_poller, listener, unix, me).map_err(os("making a poller"))?;
+    let nic =
+        fabric.map(|fabric| sim::Nic::open(&fabric, core.generation)).transpose().map_err(os("starting a thread"))?;
+    let control =
+        Control::new(Arc::clone(&core), control_poller, listener, unix, nic, me).map_err(os("making a poller"))?;
     for (index, poller) in pollers.into_iter().enumerate() {
         let worker = Worker::new(Arc::clone(&core), index, poller);
         spawn(&core, format!("kvrail-move-{index}"), move || worker.run())?;

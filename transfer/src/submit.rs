@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::core::{Core, SHM_RAIL};
+use crate::core::{Core, kind_of};
 use crate::notify::NOTIFY_BYTES_MAX;
 use crate::plan::{Direction, Op, RailId, Request};
 use crate::session::peer::Session;
@@ -67,8 +67,8 @@ pub(crate) fn submit(
         session.falls_back(Fallback::PrivateMemory, &core.counters);
     }
     let distance = (!shared).then(|| {
-        let reach = (0..RailId::MAX_RAILS).map(|rail| if rail < usize::from(SHM_RAIL) { 0 } else { u32::MAX });
-        reach.collect::<Arc<[u32]>>()
+        let kinds = (0..RailId::MAX_RAILS as u8).map(|rail| kind_of(RailId(rail)).0);
+        kinds.map(|kind| if kind == TransportKind::Shm { u32::MAX } else { 0 }).collect::<Arc<[u32]>>()
     });
     let job = Arc::new(Job {
         region: region.clone(),

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use slab::Slab;
 
-use crate::core::{Core, SHM_RAIL};
+use crate::core::{Core, STREAMS_MAX, rail_of};
 use crate::mailbox::Mailbox;
 use crate::plan::{Cause, Completion, Fate, Outcome, PathId, RailId, RailSet, SliceBatch};
 use crate::session::control::Command;
@@ -19,7 +19,7 @@ use crate::session::peer::Session;
 use crate::session::wire::StreamId;
 use crate::telemetry::count;
 use crate::transport::sys::{Poller, Waker};
-use crate::transport::{Job, Post, Rail, RailError};
+use crate::transport::{Job, Post, Rail, RailError, TransportKind};
 
 /// What the control thread tells a worker. At most one of each for each stream of a session.
 pub(crate) enum Message {
@@ -31,13 +31,16 @@ pub(crate) enum Message {
 
 /// A worker as other threads see it.
 pub(crate) struct Handle {
+    /// Rails that are its own.
+    pub(crate) rails: RailSet,
     mailbox: Mailbox<Message>,
     fence: AtomicBool,
 }
 
 impl Handle {
-    pub(crate) fn new(waker: Waker) -> Self {
-        Self { mailbox: Mailbox::new(waker), fence: AtomicBool::new(false) }
+    /// Of worker number `index` of so many.
+    pub(crate) fn new(waker: Waker, index: usize, workers: usize) -> Self {
+        Self { rails: rails(index, workers), mailbox: Mailbox::new(waker), fence: AtomicBool::new(false) }
     }
 
     pub(crate) fn post(&self, message: Message) {
@@ -61,12 +64,11 @@ impl Handle {
     }
 }
 
-/// Rails of a worker: every stream index that falls to it, of both transports.
-pub(crate) fn rails(worker: usize, workers: usize) -> RailSet {
+/// Rails of a worker: every stream index that falls to it, of all transports.
+fn rails(worker: usize, workers: usize) -> RailSet {
     let mut set = RailSet::default();
-    for index in (worker..usize::from(SHM_RAIL)).step_by(workers) {
-        set.insert(RailId(index as u8));
-        set.insert(RailId(SHM_RAIL + index as u8));
+    for index in (worker..usize::from(STREAMS_MAX)).step_by(workers) {
+        TransportKind::ALL.iter().for_each(|kind| set.insert(rail_of(*kind, index as u8)));
     }
     set
 }
@@ -97,7 +99,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(core: Arc<Core>, index: usize, poller: Poller) -> Self {
         Self {
-            own: rails(index, core.workers.len()),
+            own: core.workers[index].rails,
             core,
             index,
             poller,

@@ -19,6 +19,9 @@ macro_rules! over_each_transport {
         mod shm {
             $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Shm).await; })*
         }
+        mod sim {
+            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Sim).await; })*
+        }
     };
 }
 

@@ -349,7 +349,7 @@ fn an_empty_request_is_done_at_once_and_an_impossible_one_refused() {
     assert_eq!(bed.planner.submit(late, bed.now), Err(SubmitError::Hopeless));
     let long = bed.request(vec![Op::contiguous(0, 0, 1), Op::contiguous(1 << 40, 0, 1)]);
     assert!(matches!(bed.planner.submit(long, bed.now), Err(SubmitError::BadOp { index: 1, .. })));
-    let rail = PathId { peer: bed.peer, local: RailId(64), remote: RailId(0) };
+    let rail = PathId { peer: bed.peer, local: RailId(RailId::MAX_RAILS as u8), remote: RailId(0) };
     assert_eq!(bed.planner.handle_path_up(rail, spec(), bed.now), Err(PathError::BadRail));
     assert_eq!(bed.planner.poll_wakes(), RailSet::default());
 }

@@ -189,6 +189,15 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     unsafe { libc::memcpy(to.cast(), from.cast(), len) };
 }
 
+/// As [`copy`], for ranges that may overlap: two of one region, say.
+///
+/// # Safety
+/// `from` must be readable and `to` writable for `len` bytes.
+pub(crate) unsafe fn copy_within(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise; the rest as in `copy`.
+    unsafe { libc::memmove(to.cast(), from.cast(), len) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-pub(crate) use mapping::{Mapping, copy};
+pub(crate) use mapping::{Mapping, copy, copy_within};
 pub(crate) use streaming::copy_streaming;
 
 /// Where a region's bytes lie.

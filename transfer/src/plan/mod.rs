@@ -50,6 +50,7 @@ pub use op::{Op, OpError, Strided};
 use path::PathIx;
 pub use planner::{Gauges, PathError, PathView, Planner};
 pub use retry::Backoff;
+pub(crate) use retry::Rng;
 pub use time::Time;
 pub use types::{
     Action, Cause, Class, Completion, Direction, Event, Failure, Fate, OpStatus, Outcome, PathId, PathLimits, PathSpec,

@@ -13,17 +13,17 @@ pub struct RailId(pub u8);
 
 impl RailId {
     /// Rails on one side; numbers are below it.
-    pub const MAX_RAILS: usize = 64;
+    pub const MAX_RAILS: usize = 128;
 }
 
 /// A set of local rails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RailSet(pub u64);
+pub struct RailSet(pub u128);
 
 impl RailSet {
     /// Adds `rail`; numbers past the limit are ignored (they are refused where paths are added).
     pub fn insert(&mut self, rail: RailId) {
-        self.0 |= 1u64.checked_shl(u32::from(rail.0)).unwrap_or(0);
+        self.0 |= 1u128.checked_shl(u32::from(rail.0)).unwrap_or(0);
     }
 
     /// Is `rail` in it?

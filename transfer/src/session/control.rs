@@ -24,6 +24,7 @@ use crate::session::streams::Streams;
 use crate::session::wire::{Identity, Message, RefuseCode, StreamId, VERSIONS};
 use crate::telemetry::{Fallback, count};
 use crate::transfer::{FailureKind, Report, Shared, TransferError};
+use crate::transport::sim::Nic;
 use crate::transport::sys::Poller;
 
 /// Connections that have not said who they are, at most.
@@ -147,6 +148,8 @@ pub(crate) struct Control {
     pub(super) sessions: HashMap<u64, Live>,
     pub(super) by_peer: HashMap<PeerId, u64>,
     pub(super) me: Identity,
+    /// For the simulated transport.
+    pub(super) nic: Option<Arc<Nic>>,
 }
 
 impl Control {
@@ -155,6 +158,7 @@ impl Control {
         poller: Poller,
         listener: TcpListener,
         unix: Option<(UnixListener, Vec<u8>)>,
+        nic: Option<Arc<Nic>>,
         me: Identity,
     ) -> std::io::Result<Self> {
         poller.add(listener.as_raw_fd(), LISTENER)?;
@@ -163,7 +167,7 @@ impl Control {
         }
         let (unix, unix_name) = unix.map_or((None, Vec::new()), |(u, name)| (Some(u), name));
         let (conns, sessions, by_peer) = (Slab::new(), HashMap::new(), HashMap::new());
-        Ok(Self { core, poller, listener, unix, unix_name, conns, sessions, by_peer, me })
+        Ok(Self { core, poller, listener, unix, unix_name, conns, sessions, by_peer, me, nic })
     }
 
     /// Runs until the engine stops.

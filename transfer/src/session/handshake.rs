@@ -27,10 +27,12 @@ impl Control {
     /// Transports that both sides may use with each other, preferred first.
     pub(super) fn common(&self, peer: &Identity) -> Vec<TransportKind> {
         let both = self.me.transports & peer.transports;
-        let usable = |kind: &TransportKind| {
-            both & transport_bit(*kind) != 0 && (*kind != TransportKind::Shm || peer.host == self.me.host)
+        let reachable = |kind: TransportKind| match kind {
+            TransportKind::Shm => peer.host == self.me.host,
+            TransportKind::Sim => self.nic.as_ref().is_some_and(|nic| nic.reaches(peer.generation)),
+            TransportKind::Tcp => true,
         };
-        [TransportKind::Shm, TransportKind::Tcp].into_iter().filter(usable).collect()
+        TransportKind::ALL.into_iter().filter(|kind| both & transport_bit(*kind) != 0 && reachable(*kind)).collect()
     }
 
     pub(super) fn connect(&mut self, address: SocketAddr, expected: Option<u64>, reply: Arc<Reply>) {

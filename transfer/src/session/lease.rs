@@ -156,6 +156,19 @@ impl LeaseState {
         Ok(pin)
     }
 
+    /// A pin for this kind of access to these ranges, offset and length each.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        access: Access,
+        mut ranges: impl Iterator<Item = (u64, u64)>,
+        now: Instant,
+    ) -> Result<Pin, Refusal> {
+        if self.access != access || !ranges.all(|(offset, len)| covers(&self.ranges, offset, len)) {
+            return Err(Refusal::OutsideLease);
+        }
+        self.pin(now)
+    }
+
     /// Whether the lease has ended.
     pub(crate) fn is_revoked(&self) -> bool {
         self.word.load(Ordering::Acquire) & REVOKED != 0

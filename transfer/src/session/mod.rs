@@ -16,7 +16,7 @@ pub(crate) mod control;
 mod handshake;
 pub(crate) mod lease;
 pub(crate) mod peer;
-mod pipe;
+pub(crate) mod pipe;
 pub(crate) mod streams;
 pub(crate) mod ticket;
 pub(crate) mod wire;

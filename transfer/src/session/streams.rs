@@ -12,15 +12,17 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::core::{Core, SHM_RAIL, kind_of, rail_of};
+use crate::core::{Core, STREAMS_MAX, kind_of, rail_of};
 use crate::plan::{Cause, PathId, PathLimits, PathSpec, RailSet};
 use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
+use crate::session::peer::Session;
 use crate::session::pipe::Pipe;
 use crate::session::wire::{Message, RefuseCode, StreamId};
 use crate::telemetry::Fallback;
 use crate::transport::fault::{FaultPlan, Faulty};
-use crate::transport::{Rail, TransportKind, shm, tcp};
+use crate::transport::sim::SimRail;
+use crate::transport::{PIECES_MAX, Rail, TransportKind, shm, tcp};
 use crate::worker;
 
 type Place = (TransportKind, u8);
@@ -56,7 +58,7 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) fn new(kinds: Vec<TransportKind>, count: u8) -> Self {
-        let count = count.min(SHM_RAIL);
+        let count = count.min(STREAMS_MAX);
         let places = kinds.into_iter().flat_map(|kind| (0..count).map(move |index| (kind, index)));
         Self { places: places.map(|place| (place, Stream::default())).collect() }
     }
@@ -81,10 +83,11 @@ pub(crate) fn path_spec(kind: TransportKind) -> PathSpec {
     let (rate, base_delay, tier) = match kind {
         TransportKind::Shm => (4_000_000_000, Duration::from_micros(20), 0),
         TransportKind::Tcp => (2_000_000_000, Duration::from_micros(50), 1),
+        TransportKind::Sim => (4_000_000_000, Duration::from_micros(20), 0),
     };
     let limits = PathLimits {
         slice_bytes_max: 2 << 20,
-        slice_pieces_max: 512,
+        slice_pieces_max: PIECES_MAX as u32,
         slices_max: 64,
         window_min: 8 << 20,
         window_max: 64 << 20,
@@ -122,6 +125,7 @@ impl Control {
             TransportKind::Tcp => begin_connect(address, self.core.config.peer_timeout)
                 .and_then(|s| tcp::tune_data(&s, address.ip().is_loopback()).map(|()| OwnedFd::from(s))),
             TransportKind::Shm => shm::connect(&unix),
+            TransportKind::Sim => begin_connect(address, self.core.config.peer_timeout).map(OwnedFd::from),
         };
         match socket {
             Ok(socket) => {
@@ -185,19 +189,27 @@ impl Control {
     pub(super) fn attach(&mut self, key: usize, id: u64, stream: StreamId) {
         let Some(conn) = self.conns.try_remove(key) else { return };
         self.poller.remove(conn.pipe.fd());
-        let socket = conn.pipe.into_socket();
-        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        let Some(live) = self.sessions.get(&id).filter(|l| !l.over) else { return };
         let session = live.session.clone();
-        let Some(place) = live.streams.places.get_mut(&(stream.kind, stream.index)) else { return };
+        let rail = self.rail(conn.pipe.into_socket(), &session, stream);
+        let Some(place) = self.stream(id, (stream.kind, stream.index)) else { return };
         place.dialling = false;
         place.open_by = None;
-        if place.attached || place.barred.is_some_and(|b| stream.incarnation <= b) {
+        let fenced = place.barred.is_some_and(|b| stream.incarnation <= b);
+        let Some(rail) = rail.filter(|_| !place.attached && !fenced) else {
             return self.stream_failed(id, stream);
-        }
+        };
         place.attached = true;
         place.fenced_there = false;
+        let worker = self.core.worker_of(rail_of(stream.kind, stream.index));
+        worker.post(worker::Message::Attach { rail, session, stream });
+    }
+
+    /// The rail over a stream's socket, with the faults that are planned for it.
+    fn rail(&self, socket: OwnedFd, session: &Session, stream: StreamId) -> Option<Box<dyn Rail>> {
         let owner = self.core.owner.clone();
-        let mut rail: Box<dyn Rail> = match stream.kind {
+        let salt = u64::from(rail_of(stream.kind, stream.index).0) << 32 | u64::from(stream.incarnation);
+        let rail: Box<dyn Rail> = match stream.kind {
             TransportKind::Tcp => {
                 // Buffers of an accepted socket; a failure costs speed, not correctness.
                 let loopback = session.address.ip().is_loopback();
@@ -205,14 +217,16 @@ impl Control {
                 Box::new(tcp::rail(socket, owner))
             }
             TransportKind::Shm => Box::new(shm::rail(socket, owner)),
+            TransportKind::Sim => {
+                let rail = SimRail::new(socket, owner, self.nic.clone()?, salt);
+                Box::new(rail.inspect_err(|error| tracing::warn!(?stream, %error, "a rail cannot be made")).ok()?)
+            }
         };
         let hit = |plan: &&FaultPlan| plan.openings.is_none_or(|n| stream.incarnation <= n);
-        if let Some(plan) = self.core.config.faults.as_ref().filter(hit) {
-            let salt = u64::from(rail_of(stream.kind, stream.index).0) << 32 | u64::from(stream.incarnation);
-            rail = Box::new(Faulty::new(rail, plan.clone(), salt));
-        }
-        let worker = self.core.worker_of(rail_of(stream.kind, stream.index));
-        worker.post(worker::Message::Attach { rail, session, stream });
+        Some(match self.core.config.faults.as_ref().filter(hit) {
+            Some(plan) => Box::new(Faulty::new(rail, plan.clone(), salt)),
+            None => rail,
+        })
     }
 
     pub(super) fn attached(&mut self, id: u64, stream: StreamId) {

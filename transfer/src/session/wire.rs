@@ -1,7 +1,8 @@
 //! Messages of the control connection and of a stream's first exchange.
 //!
 //! Each is a magic number, a length and a body of at most [`BODY_MAX`] bytes. Data streams speak two of them
-//! ([`Message::StreamHello`], [`Message::StreamWelcome`]) before their frames begin.
+//! ([`Message::StreamHello`], [`Message::StreamWelcome`]) before their frames begin. A one-sided rail goes on in messages:
+//! its bytes do not come over the stream, only what its two ends have to agree on.
 
 use crate::session::codec::{DecodeError, Reader, Writer};
 use crate::transport::TransportKind;
@@ -80,6 +81,22 @@ impl RefuseCode {
     }
 }
 
+/// A question to the owner of memory that was written or read behind its back: what is the CRC32 of it there?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Check {
+    /// Quoted in the answer.
+    pub(crate) id: u64,
+    pub(crate) generation: u64,
+    pub(crate) lease: u64,
+    pub(crate) key: u64,
+    /// Read or written.
+    pub(crate) read: bool,
+    /// What was sent, if it was written.
+    pub(crate) crc: Option<u32>,
+    /// Offset and length each.
+    pub(crate) ranges: Vec<(u64, u32)>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// First word of who dials.
@@ -136,12 +153,28 @@ pub(crate) enum Message {
         accepted: bool,
     },
     Bye,
+    /// One-sided rails: make the other end of this queue pair.
+    PairRequest {
+        address: Vec<u8>,
+    },
+    /// This is it.
+    PairReply {
+        address: Vec<u8>,
+    },
+    Check(Check),
+    Checked {
+        id: u64,
+        /// Of `transport::frame::Status`.
+        status: u8,
+        crc: u32,
+    },
 }
 
 fn kind_byte(kind: TransportKind) -> u8 {
     match kind {
         TransportKind::Shm => 0,
         TransportKind::Tcp => 1,
+        TransportKind::Sim => 2,
     }
 }
 
@@ -149,6 +182,7 @@ fn kind_of(byte: u8) -> Result<TransportKind, DecodeError> {
     match byte {
         0 => Ok(TransportKind::Shm),
         1 => Ok(TransportKind::Tcp),
+        2 => Ok(TransportKind::Sim),
         _ => Err(DecodeError),
     }
 }
@@ -185,6 +219,28 @@ fn put_stream(w: &mut Writer, stream: &StreamId) {
 
 fn take_stream(r: &mut Reader<'_>) -> Result<StreamId, DecodeError> {
     Ok(StreamId { kind: kind_of(r.u8()?)?, index: r.u8()?, incarnation: r.u32()? })
+}
+
+fn put_check(w: &mut Writer, check: &Check) {
+    w.u64(check.id);
+    w.u64(check.generation);
+    w.u64(check.lease);
+    w.u64(check.key);
+    w.u8(u8::from(check.read) | u8::from(check.crc.is_some()) << 1);
+    w.u32(check.crc.unwrap_or(0));
+    w.u16(check.ranges.len() as u16);
+    for (offset, len) in &check.ranges {
+        w.u64(*offset);
+        w.u32(*len);
+    }
+}
+
+fn take_check(r: &mut Reader<'_>) -> Result<Check, DecodeError> {
+    let (id, generation, lease, key) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+    let (flags, crc) = (r.u8()?, r.u32()?);
+    // The list ends with the body, or this does, by its error.
+    let ranges = (0..r.u16()?).map(|_| Ok((r.u64()?, r.u32()?))).collect::<Result<_, DecodeError>>()?;
+    Ok(Check { id, generation, lease, key, read: flags & 1 != 0, crc: (flags & 2 != 0).then_some(crc), ranges })
 }
 
 impl Message {
@@ -258,6 +314,24 @@ impl Message {
                 w.u8(u8::from(*accepted));
             }
             Self::Bye => w.u8(16),
+            Self::PairRequest { address } => {
+                w.u8(17);
+                w.bytes(address);
+            }
+            Self::PairReply { address } => {
+                w.u8(18);
+                w.bytes(address);
+            }
+            Self::Check(check) => {
+                w.u8(19);
+                put_check(&mut w, check);
+            }
+            Self::Checked { id, status, crc } => {
+                w.u8(20);
+                w.u64(*id);
+                w.u8(*status);
+                w.u32(*crc);
+            }
         }
         let mut bytes = w.into_inner();
         let len = (bytes.len() - PREFIX_BYTES) as u32;
@@ -291,6 +365,10 @@ impl Message {
             14 => Self::Notify { seq: r.u64()?, payload: r.bytes()?.to_vec() },
             15 => Self::NotifyAck { seq: r.u64()?, accepted: r.u8()? != 0 },
             16 => Self::Bye,
+            17 => Self::PairRequest { address: r.bytes()?.to_vec() },
+            18 => Self::PairReply { address: r.bytes()?.to_vec() },
+            19 => Self::Check(take_check(&mut r)?),
+            20 => Self::Checked { id: r.u64()?, status: r.u8()?, crc: r.u32()? },
             _ => return Err(DecodeError),
         };
         // A longer body is a later version's: it was not negotiated.
@@ -318,6 +396,10 @@ mod tests {
         assert!(!me.is_of_other_user(&tcp), "nobody wanted shared memory");
     }
 
+    fn check(crc: Option<u32>) -> Check {
+        Check { id: 1, generation: 2, lease: 3, key: 4, read: false, crc, ranges: vec![(5, 6), (1 << 40, u32::MAX)] }
+    }
+
     fn samples() -> Vec<Message> {
         let host = HostId { boot: [7; 16], user: 1000 };
         let me = Identity { generation: 1, host, port: 2, transports: 3, streams: 4 };
@@ -339,6 +421,11 @@ mod tests {
             Message::Notify { seq: 3, payload: b"hello".to_vec() },
             Message::NotifyAck { seq: 3, accepted: true },
             Message::Bye,
+            Message::PairRequest { address: vec![7; 8] },
+            Message::PairReply { address: vec![8; 40] },
+            Message::Check(check(None)),
+            Message::Check(Check { read: true, ..check(Some(0)) }),
+            Message::Checked { id: 4, status: 1, crc: 0xdead_beef },
         ]
     }
 
@@ -356,6 +443,12 @@ mod tests {
             longer.push(0);
             assert_eq!(Message::decode(&longer), Err(DecodeError));
         }
+    }
+
+    #[test]
+    fn the_longest_question_fits_a_message() {
+        let ranges = vec![(u64::MAX, u32::MAX); crate::transport::PIECES_MAX];
+        assert!(Message::Check(Check { ranges, ..check(Some(1)) }).encode().len() <= BODY_MAX);
     }
 
     #[test]

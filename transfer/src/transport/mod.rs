@@ -1,6 +1,6 @@
 //! Transports: ways to move slices to a peer, and its slices to us.
 //!
-//! A [`Rail`] is one stream (later: one set of queue pairs) to one peer. A worker thread owns it alone and drives it with
+//! A [`Rail`] is one stream, or one set of queue pairs, to one peer. A worker thread owns it alone and drives it with
 //! three calls: `submit` a slice, `progress` what the descriptor is ready for, take a `completion`. Everything that a
 //! peer sends over it is served in `progress` too, against the owner's leases.
 //!
@@ -10,12 +10,14 @@
 //! | `stream` | the framed stream that tcp and shm share: `tx` sends, `rx` receives, `serve` answers |
 //! | `tcp` | sockets: options, payload in the stream |
 //! | `shm` | Unix sockets: descriptors passed, payload copied by the receiver out of the sender's memfd |
+//! | `sim` | a NIC in software: one-sided, queue pairs, a modelled link; between engines of one process, for tests |
 //! | `fault` | decorator that drops, delays, duplicates, reorders, kills and freezes by seed |
 //! | `sys` | the system calls beneath, each with its `SAFETY` |
 
 pub(crate) mod fault;
 pub(crate) mod frame;
 pub(crate) mod shm;
+pub(crate) mod sim;
 pub(crate) mod stream;
 pub(crate) mod sys;
 pub(crate) mod tcp;
@@ -25,7 +27,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::memory::Region;
-use crate::plan::{Completion, Direction, Piece, SliceId};
+use crate::plan::{Completion, Direction, Piece, Refusal, SliceId};
+use crate::session::lease::{Access, LeaseTable, Pin};
+use crate::telemetry::Counters;
+use crate::transport::fault::Flipper;
 
 /// A way to move bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,7 +39,46 @@ pub enum TransportKind {
     Shm,
     /// TCP streams.
     Tcp,
+    /// The software NIC, for tests: it joins the engines of one process that share a [`Fabric`](crate::Fabric). No default
+    /// and no setting of a node chooses it.
+    Sim,
 }
+
+impl TransportKind {
+    /// All, preferred first.
+    pub(crate) const ALL: [Self; 3] = [Self::Shm, Self::Sim, Self::Tcp];
+}
+
+/// What the receiving side of every rail of an engine needs.
+pub(crate) struct Owner {
+    pub(crate) generation: u64,
+    pub(crate) leases: Arc<LeaseTable>,
+    pub(crate) counters: Arc<Counters>,
+    /// Damages what lands; only ever there by a fault plan.
+    pub(crate) flipper: Option<Flipper>,
+}
+
+impl Owner {
+    /// Everything that must hold before a peer may touch these ranges, offset and length each. The pin keeps the lease from
+    /// being fenced while it lives.
+    pub(crate) fn admit(
+        &self,
+        generation: u64,
+        lease: u64,
+        key: u64,
+        access: Access,
+        ranges: impl Iterator<Item = (u64, u64)>,
+        now: Instant,
+    ) -> Result<Pin, Refusal> {
+        if generation != self.generation {
+            return Err(Refusal::Stale);
+        }
+        self.leases.find(lease, key).ok_or(Refusal::Stale)?.admit(access, ranges, now)
+    }
+}
+
+/// Pieces of a slice, at most.
+pub(crate) const PIECES_MAX: usize = 512;
 
 /// What all slices of a transfer have in common.
 pub(crate) struct Job {

@@ -15,7 +15,8 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 
 use crate::memory::Mapping;
-use crate::transport::stream::{Owner, Stream};
+use crate::transport::Owner;
+use crate::transport::stream::Stream;
 
 /// Regions that one side exports over a stream at a time. Both sides forget the oldest by the same rule.
 const EXPORTS_MAX: usize = 64;

@@ -262,6 +262,11 @@ impl Poller {
         Ok((poller, waker))
     }
 
+    /// Readable when something is ready: a poller can be watched by another.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
     fn control(&self, op: i32, fd: RawFd, key: u64, events: i32) -> io::Result<()> {
         let mut event = libc::epoll_event { events: events as u32, u64: key };
         // SAFETY: descriptors are open, the event is a live local.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use socket2::{Socket, TcpKeepalive};
 
-use crate::transport::stream::{Owner, Stream};
+use crate::transport::Owner;
+use crate::transport::stream::Stream;
 
 /// Socket buffers, in bytes: two slices each way. The kernel caps them by its own limits.
 const BUFFER_BYTES: usize = 4 << 20;

@@ -1,19 +1,24 @@
 //! What the transfer engine's tests share: engines, patterns, leases.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use kvrail_transfer::{
-    Access, ByteRange, Direction, Engine, EngineConfig, Lease, LeaseRequest, MemoryKind, Op, Peer, Region,
+    Access, ByteRange, Direction, Engine, EngineConfig, Fabric, Lease, LeaseRequest, MemoryKind, Op, Peer, Region,
     TransferRequest, TransportKind,
 };
 
 /// Bound of everything that must not hang.
 pub const LONG: Duration = Duration::from_secs(20);
 
+/// What the engines of a test binary are joined by where the transport is simulated.
+static FABRIC: LazyLock<Fabric> = LazyLock::new(Fabric::default);
+
 pub fn config(kind: TransportKind) -> EngineConfig {
     EngineConfig {
         transports: vec![kind],
+        fabric: (kind == TransportKind::Sim).then(|| FABRIC.clone()),
         heartbeat: Duration::from_millis(100),
         peer_timeout: Duration::from_millis(800),
         ..EngineConfig::default()

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::plan::Refusal;
-use crate::session::lease::{Access, LeaseState, Pin, covers};
+use crate::session::lease::{Access, LeaseState, Pin};
+use crate::transport::Owner;
 use crate::transport::frame::{Entry, Header};
-use crate::transport::stream::Owner;
 
 /// Leases remembered at most; past it the cache starts anew.
 const CACHE_MAX: usize = 1024;
@@ -45,16 +45,13 @@ impl LeaseCache {
         owner: &Owner,
         header: &Header,
         access: Access,
-        mut ranges: impl Iterator<Item = Entry>,
+        ranges: impl Iterator<Item = Entry>,
         now: Instant,
     ) -> Result<Pin, Refusal> {
         if header.generation != owner.generation {
             return Err(Refusal::Stale);
         }
         let lease = self.find(owner, header.lease, header.key).ok_or(Refusal::Stale)?;
-        if lease.access != access || !ranges.all(|r| covers(&lease.ranges, r.key, u64::from(r.value))) {
-            return Err(Refusal::OutsideLease);
-        }
-        lease.pin(now)
+        lease.admit(access, ranges.map(|r| (r.key, u64::from(r.value))), now)
     }
 }

@@ -21,12 +21,10 @@ use std::time::Instant;
 
 use crate::integrity::Crc;
 use crate::plan::{Completion, Direction, Piece, SliceId};
-use crate::session::lease::{LeaseTable, Pin};
-use crate::telemetry::Counters;
-use crate::transport::fault::Flipper;
+use crate::session::lease::Pin;
 use crate::transport::frame::{ENTRIES_MAX, Entry, Header, Kind, PAYLOAD_MAX, Status, push_entry};
 use crate::transport::shm::Exchange;
-use crate::transport::{Job, Post, PostError, Rail, RailError};
+use crate::transport::{Job, Owner, Post, PostError, Rail, RailError};
 
 use leases::LeaseCache;
 use rx::Rx;
@@ -38,15 +36,6 @@ const QUEUE_WANTED: usize = 2;
 const FLIGHT_MAX: usize = 512;
 /// Reads of a peer that may wait here.
 const SERVING_MAX: usize = 1024;
-
-/// What the receiving side of every stream of an engine needs.
-pub(crate) struct Owner {
-    pub(crate) generation: u64,
-    pub(crate) leases: Arc<LeaseTable>,
-    pub(crate) counters: Arc<Counters>,
-    /// Damages what lands; only ever there by a fault plan.
-    pub(crate) flipper: Option<Flipper>,
-}
 
 /// One of our slices between `submit` and its completion.
 struct Flight {

@@ -1,0 +1,85 @@
+//! Who can reach whom: NICs by the generation of their engine, responders by their number.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::transport::sim::responder::Responder;
+
+/// What the links of a [`Fabric`] are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FabricOptions {
+    /// Bytes a second of each link; there is one for each stream of a peer, and each direction.
+    pub rate: u64,
+    /// One way, once the last byte has left.
+    pub delay: Duration,
+    /// Added to the delay of each request, uniformly from zero; requests of one link stay in order.
+    pub jitter: Duration,
+    /// Decides the jitter.
+    pub seed: u64,
+}
+
+impl Default for FabricOptions {
+    /// 40 Gb/s behind one switch: what a machine of a few cores can copy besides.
+    fn default() -> Self {
+        let (delay, jitter) = (Duration::from_micros(2), Duration::from_micros(2));
+        Self { rate: 5_000_000_000, delay, jitter, seed: 1 }
+    }
+}
+
+/// A simulated network inside one process. Engines that were given clones of one reach each other by
+/// [`TransportKind::Sim`](crate::TransportKind::Sim); it leads nowhere else.
+#[derive(Clone, Default)]
+pub struct Fabric(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    options: FabricOptions,
+    nics: Mutex<HashSet<u64>>,
+    responders: Mutex<HashMap<u64, Weak<Responder>>>,
+}
+
+impl Fabric {
+    /// A network without engines.
+    #[must_use]
+    pub fn new(options: FabricOptions) -> Self {
+        Self(Arc::new(Inner { options, ..Inner::default() }))
+    }
+
+    pub(crate) fn options(&self) -> &FabricOptions {
+        &self.0.options
+    }
+
+    pub(super) fn join(&self, generation: u64) {
+        self.0.nics.lock().insert(generation);
+    }
+
+    pub(super) fn leave(&self, generation: u64) {
+        self.0.nics.lock().remove(&generation);
+    }
+
+    /// Whether that engine is on this network.
+    pub(super) fn reaches(&self, generation: u64) -> bool {
+        self.0.nics.lock().contains(&generation)
+    }
+
+    pub(super) fn plug(&self, responder: &Arc<Responder>) {
+        self.0.responders.lock().insert(responder.number(), Arc::downgrade(responder));
+    }
+
+    pub(super) fn unplug(&self, number: u64) {
+        self.0.responders.lock().remove(&number);
+    }
+
+    pub(super) fn responder(&self, number: u64) -> Option<Arc<Responder>> {
+        self.0.responders.lock().get(&number)?.upgrade()
+    }
+}
+
+impl std::fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fabric").field("options", &self.0.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,196 @@
+//! Two rails by hand: what the engine's tests cannot see from outside.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::memory::{MemoryKind, Region};
+use crate::plan::{Cause, Completion, Direction, Fate, Outcome, Piece, Refusal, SliceId};
+use crate::session::lease::{Access, ByteRange, LeaseRequest, LeaseState, LeaseTable};
+use crate::session::pipe::Pipe;
+use crate::session::wire::{Check, Message};
+use crate::transport::sim::{Fabric, FabricOptions, Nic, SimRail};
+use crate::transport::{Job, Owner, PIECES_MAX, Post, PostError, Rail, RailError};
+
+const LEN: usize = 1 << 20;
+const STALE: Outcome = Outcome::Failed(Cause::Refused(Refusal::Stale), Fate::Settled);
+
+fn owner(generation: u64) -> Arc<Owner> {
+    Arc::new(Owner { generation, leases: LeaseTable::new(16), counters: Arc::default(), flipper: None })
+}
+
+/// An initiator (1) and an owner (2) of memory, and the wire between them.
+struct Bench {
+    ours: SimRail,
+    theirs: SimRail,
+    owner: Arc<Owner>,
+    source: Region,
+    target: Region,
+}
+
+fn bench(options: FabricOptions) -> Bench {
+    let fabric = Fabric::new(options);
+    let nic = |generation| Nic::open(&fabric, generation).unwrap();
+    let (a, b) = UnixStream::pair().unwrap();
+    let owner = (owner(1), owner(2));
+    let rail = |socket: UnixStream, owner: &Arc<Owner>| {
+        socket.set_nonblocking(true).unwrap();
+        SimRail::new(OwnedFd::from(socket), Arc::clone(owner), nic(owner.generation), owner.generation).unwrap()
+    };
+    let region = |fill: u8| {
+        let region = Region::allocate(LEN, MemoryKind::Host).unwrap();
+        region.write(0, &vec![fill; LEN]);
+        region
+    };
+    Bench { ours: rail(a, &owner.0), theirs: rail(b, &owner.1), owner: owner.1, source: region(7), target: region(0) }
+}
+
+impl Bench {
+    fn lend(&self) -> Arc<LeaseState> {
+        let (ranges, ttl) = (vec![ByteRange { offset: 0, len: LEN as u64 }], Duration::from_secs(60));
+        let request = LeaseRequest { region: &self.target, ranges, access: Access::Write, ttl };
+        self.owner.leases.grant(request, 16, Instant::now()).unwrap()
+    }
+
+    /// Posts slice `n`: `count` pieces of a byte each, from the one that is `n` pages on.
+    fn post(&mut self, n: u64, count: usize, lease: &LeaseState) -> Result<(), PostError> {
+        let region = self.source.clone();
+        let job = Arc::new(Job { region, generation: 2, lease: lease.id, key: lease.key, checksum: false });
+        let piece = |i: usize| Piece { local: n * 4096 + i as u64, remote: n * 4096 + i as u64, len: 1 };
+        let pieces: Vec<Piece> = (0..count).map(piece).collect();
+        let (id, direction) = (SliceId::from_bits(n), Direction::Write);
+        self.ours.submit(&Post { id, job: &job, direction, pieces: &pieces, bytes: count as u64 }, Instant::now())
+    }
+
+    /// Lets both sides work until `count` slices have ended.
+    fn completions(&mut self, count: usize) -> Vec<(u64, Outcome)> {
+        let (mut ended, until) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+        while ended.len() < count {
+            assert!(Instant::now() < until, "only {ended:?}");
+            self.ours.progress(Instant::now()).unwrap();
+            self.theirs.progress(Instant::now()).unwrap();
+            while let Some(Completion { slice, outcome }) = self.ours.completion() {
+                ended.push((slice.to_bits(), outcome));
+            }
+        }
+        ended
+    }
+
+    fn landed(&self, n: u64) -> bool {
+        let mut byte = [0];
+        self.target.read(n * 4096, &mut byte);
+        byte == [7]
+    }
+}
+
+#[test]
+fn a_send_queue_is_bounded_and_has_room_again_when_it_has_drained() {
+    let mut bench = bench(FabricOptions::default());
+    let lease = bench.lend();
+    let mut taken = 0;
+    while bench.ours.room() > 0 {
+        bench.post(taken, PIECES_MAX, &lease).unwrap();
+        taken += 1;
+    }
+    assert_eq!(bench.post(taken, 1, &lease), Err(PostError::Full));
+    assert_eq!(bench.post(taken, PIECES_MAX + 1, &lease), Err(PostError::Unreachable));
+    assert!(bench.completions(taken as usize).iter().all(|(_, outcome)| *outcome == Outcome::Landed));
+    assert!(bench.ours.room() > 0 && (0..taken).all(|n| bench.landed(n)));
+}
+
+#[test]
+fn a_refused_request_flushes_its_queue_pair_and_the_rest_lands_through_the_next() {
+    let mut bench = bench(FabricOptions::default());
+    let (gone, good) = (bench.lend(), bench.lend());
+    gone.revoke();
+    for (n, lease) in [&good, &gone, &good, &gone, &good].into_iter().enumerate() {
+        bench.post(n as u64, 1, lease).unwrap();
+    }
+    let ended = bench.completions(5);
+    let expected: Vec<_> = [Outcome::Landed, STALE, Outcome::Landed, STALE, Outcome::Landed].into();
+    assert_eq!(ended, (0..).zip(expected).collect::<Vec<_>>(), "in order, each once");
+    assert_eq!((0..5).map(|n| bench.landed(n)).collect::<Vec<_>>(), [true, false, true, false, true]);
+    assert_eq!(good.landed(), 3);
+}
+
+#[test]
+fn a_request_on_its_way_lands_without_the_owners_worker() {
+    let mut bench = bench(FabricOptions::default());
+    let lease = bench.lend();
+    bench.post(0, 1, &lease).unwrap();
+    bench.completions(1);
+    // From here on nobody calls the owner's rail.
+    bench.post(1, 1, &lease).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while bench.ours.completion().is_none() {
+        assert!(Instant::now() < until, "never");
+        bench.ours.progress(Instant::now()).unwrap();
+    }
+    assert!(bench.landed(1));
+}
+
+/// What is on the wire when one end closes: it does not land, whichever end it was.
+#[test]
+fn a_closed_rail_is_a_fence() {
+    for theirs in [false, true] {
+        let delay = Duration::from_millis(30);
+        let mut bench = bench(FabricOptions { delay, ..FabricOptions::default() });
+        let lease = bench.lend();
+        bench.post(0, 1, &lease).unwrap();
+        bench.completions(1);
+        bench.post(1, 1, &lease).unwrap();
+        let Bench { mut ours, theirs: their_rail, target, .. } = bench;
+        if theirs {
+            drop(their_rail);
+        } else {
+            drop(ours);
+            ours = their_rail;
+        }
+        std::thread::sleep(4 * delay);
+        let mut byte = [0];
+        target.read(4096, &mut byte);
+        assert_eq!(byte, [0], "landed after the close");
+        let ended = ours.progress(Instant::now());
+        assert!(matches!(ended, Err(RailError::Closed | RailError::Os(_))), "the other end notices: {ended:?}");
+    }
+}
+
+/// Whatever a peer says on the rail's socket: it is an answer, or the end of the rail.
+#[test]
+fn what_makes_no_sense_ends_the_rail() {
+    let pair = |bytes: &[u8]| Message::PairRequest { address: bytes.to_vec() };
+    let check =
+        || Check { id: 1, generation: 2, lease: 3, key: 4, read: false, crc: None, ranges: vec![(0, u32::MAX)] };
+    for (message, fatal) in [
+        (pair(&[1; 7]), true),
+        (pair(&[]), true),
+        (pair(&[1; 8]), false),
+        (Message::PairReply { address: vec![1; 8] }, true),
+        (Message::Checked { id: 9, status: 99, crc: 0 }, true),
+        (Message::Checked { id: 9, status: 0, crc: 0 }, false),
+        (Message::Check(check()), false),
+        (Message::Check(Check { key: 5, ..check() }), false),
+        (Message::Heartbeat, true),
+    ] {
+        let (a, b) = UnixStream::pair().unwrap();
+        let nic = Nic::open(&Fabric::default(), 2).unwrap();
+        b.set_nonblocking(true).unwrap();
+        let mut rail = SimRail::new(OwnedFd::from(b), owner(2), nic, 0).unwrap();
+        Pipe::new(OwnedFd::from(a.try_clone().unwrap())).send(&message).unwrap();
+        let ended = rail.progress(Instant::now());
+        assert_eq!(matches!(ended, Err(RailError::Protocol(_))), fatal, "{message:?}: {ended:?}");
+        assert!(rail.completion().is_none());
+    }
+}
+
+#[test]
+fn nothing_lands_before_it_is_due() {
+    let delay = Duration::from_millis(20);
+    let mut bench = bench(FabricOptions { delay, ..FabricOptions::default() });
+    let lease = bench.lend();
+    let posted = Instant::now();
+    bench.post(0, 1, &lease).unwrap();
+    bench.completions(1);
+    assert!(posted.elapsed() >= 2 * delay, "{:?}", posted.elapsed());
+}
