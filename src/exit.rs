@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use kvrail_node::NodeError;
 
-use crate::config::ConfigError;
+use crate::{config::ConfigError, up::ChildError};
 
 /// Exit statuses; documented in `kvrail --help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +44,11 @@ pub fn report(error: &anyhow::Error) -> Exit {
         return Exit::Ok;
     }
     say!("kvrail: {}", chain(error));
-    // A model that cannot be loaded was a wrong setting, found out late.
+    // A model that cannot be loaded was a wrong setting, found out late; so was whatever a child says that of.
     let usage = |cause: &(dyn std::error::Error + 'static)| {
-        cause.is::<ConfigError>() || matches!(cause.downcast_ref(), Some(NodeError::Model(_)))
+        cause.is::<ConfigError>()
+            || matches!(cause.downcast_ref(), Some(NodeError::Model(_)))
+            || matches!(cause.downcast_ref(), Some(ChildError::Ended { status, .. }) if status.code() == Some(Exit::Usage as i32))
     };
     if error.chain().any(usage) { Exit::Usage } else { Exit::Failure }
 }

@@ -31,7 +31,7 @@ struct Pool {
     process: Child,
     endpoint: String,
     children: Vec<i32>,
-    _logs: tempfile::TempDir,
+    logs: tempfile::TempDir,
 }
 
 impl Pool {
@@ -49,7 +49,7 @@ impl Pool {
         let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it is not ready: {}", said()));
         let children = children_of(process.id());
         assert_eq!(children.len(), 4, "conductor, P, D and gateway");
-        Self { process, endpoint: ready["http"].as_str().unwrap().to_owned(), children, _logs: logs }
+        Self { process, endpoint: ready["http"].as_str().unwrap().to_owned(), children, logs }
     }
 
     fn signal(&self, signal: Signal) {
@@ -257,6 +257,18 @@ fn wrong_usage_is_told_before_anything_starts() {
     }
 }
 
+/// What `up` itself does not read is refused by its first process.
+#[test]
+fn a_model_that_is_none_is_wrong_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("cut.gguf");
+    fs::write(&model, b"GGUF\x03\0\0\0cut").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvrail"));
+    command.args(["up", "--http", "127.0.0.1:0", "--model"]).arg(model).arg("--log-dir").arg(dir.path());
+    let said = ends_with(2, command.stdin(Stdio::null()));
+    assert!(said.contains("the file is cut"), "{said}");
+}
+
 fn ends_with(status: i32, command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -297,6 +309,15 @@ fn a_second_one_is_told_that_the_address_is_taken() {
     let said = fails(&mut up(logs.path(), &["--http", &pool.endpoint]));
     assert!(said.contains("is in use, perhaps by another `kvrail up`") && said.contains("--http"), "{said}");
     assert!(!said.contains("starting"), "nothing is started in vain: {said}");
+    pool.signal(Signal::TERM);
+    assert_eq!(pool.nothing_is_left(PATIENCE), Some(0));
+}
+
+#[test]
+fn a_second_one_is_told_that_the_log_directory_is_taken() {
+    let pool = Pool::start(&[]);
+    let said = fails(&mut up(pool.logs.path(), &["--http", "127.0.0.1:0"]));
+    assert!(said.contains("another --log-dir") && !said.contains("starting"), "{said}");
     pool.signal(Signal::TERM);
     assert_eq!(pool.nothing_is_left(PATIENCE), Some(0));
 }

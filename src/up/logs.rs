@@ -1,32 +1,30 @@
 //! Where logs go: one directory a run, the last few kept.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context;
-use rustix::{
-    io::Errno,
-    process::{Pid, test_kill_process},
-};
 
 /// Runs whose logs are kept, this one included.
 const RUNS_MAX: usize = 5;
 
-/// The directory of this run's logs.
-#[derive(Clone, Debug)]
+/// The directory of this run's logs, which is its own while it runs.
+#[derive(Debug)]
 pub struct Logs {
     dir: PathBuf,
+    /// Locked: nobody else writes here, and nobody removes it.
+    _lock: File,
 }
 
 impl Logs {
     /// Makes the directory: `dir`, or a new one in the user's state directory, where the oldest then go.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be made, or another `kvrail up` writes there.
     pub fn create(dir: Option<&Path>) -> anyhow::Result<Self> {
         let dir = match dir {
             Some(dir) => dir.to_owned(),
@@ -37,8 +35,15 @@ impl Logs {
                 runs.join(format!("{seconds}-{}", std::process::id()))
             }
         };
-        fs::create_dir_all(&dir).with_context(|| format!("directory for logs {}", dir.display()))?;
-        Ok(Self { dir })
+        let at = || format!("directory for logs {}", dir.display());
+        let lock = fs::create_dir_all(&dir).and_then(|()| File::open(&dir)).with_context(at)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { dir, _lock: lock }),
+            Err(TryLockError::WouldBlock) => {
+                anyhow::bail!("{} belongs to a `kvrail up` that runs: give this one another --log-dir", dir.display())
+            }
+            Err(TryLockError::Error(error)) => Err(error).with_context(at),
+        }
     }
 
     /// Log file of a process.
@@ -64,8 +69,9 @@ fn prune(runs: &Path) {
     // Only what this program names: seconds, a dash, a process id.
     let over = |name: &str| {
         let Some((seconds, id)) = name.split_once('-') else { return false };
-        let Some(pid) = id.parse().ok().and_then(Pid::from_raw) else { return false };
-        seconds.parse::<u64>().is_ok() && test_kill_process(pid) == Err(Errno::SRCH)
+        let ours = seconds.parse::<u64>().is_ok() && id.parse::<u32>().is_ok();
+        // Who runs holds its lock.
+        ours && File::open(runs.join(name)).is_ok_and(|dir| dir.try_lock().is_ok())
     };
     let mut names: Vec<String> =
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).filter(|name| over(name)).collect();
@@ -113,15 +119,26 @@ mod tests {
     #[test]
     fn the_oldest_runs_go_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        // No process has such an id: the kernel's are below 2^22.
-        let mut runs: Vec<String> = (1..=6).map(|second| format!("{second}-{}", i32::MAX)).collect();
-        runs.extend(["mine".into(), "7-x".into(), format!("0-{}", std::process::id())]);
+        let mut runs: Vec<String> = (1..=6).map(|second| format!("{second}-4711")).collect();
+        runs.extend(["mine".into(), "7-x".into(), "0-4711".into()]);
         for name in &runs {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
+        let running = Logs::create(Some(&dir.path().join("0-4711"))).unwrap();
         prune(dir.path());
+        drop(running);
         let gone: Vec<_> = runs.iter().filter(|name| !dir.path().join(name).exists()).collect();
         assert_eq!(gone, [&runs[0], &runs[1]]);
+    }
+
+    #[test]
+    fn a_directory_belongs_to_one_run_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Logs::create(Some(dir.path())).unwrap();
+        let second = Logs::create(Some(dir.path())).unwrap_err().to_string();
+        assert!(second.contains("another --log-dir"), "{second}");
+        drop(first);
+        assert!(Logs::create(Some(dir.path())).is_ok());
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod plan;
 mod show;
 mod supervisor;
 
+pub use child::ChildError;
 pub use show::model_name;
 
 use std::{

@@ -138,6 +138,7 @@ impl MockOptions {
                 _ => Err(bad()),
             };
             match key {
+                "name" if value.is_empty() => return Err(bad()),
                 "name" => options.name = value.into(),
                 "vocab" => options.vocab = number()?,
                 "context" => options.context_tokens = number()?,
@@ -221,6 +222,7 @@ mod tests {
         assert!(error("mick").contains("`mick` is not"));
         assert!(error("mocked").contains("`mocked` is not"));
         assert!(error("mock:layers").contains("is not `mock` or"));
+        assert!(error("mock:name=").contains("option `name` of the mock is ``"));
         assert!(error("mock:layer=3").contains("`layer` is not an option"));
         assert!(error("mock:layers=-3").contains("option `layers` of the mock is `-3`"));
         assert!(error("mock:step_us=NaN").contains("`step_us`"));
