@@ -134,6 +134,7 @@ impl Core {
                 leases,
                 counters: Arc::clone(&counters),
                 flipper: Flipper::of(config.faults.as_ref()),
+                copy_gate: config.faults.as_ref().and_then(|plan| plan.copy_gate.clone()),
             }),
             counters,
             notifications: Notifications::new(config.notifications_max),

@@ -71,5 +71,6 @@ pub use telemetry::{EngineStats, Fallbacks};
 pub use transfer::{FailureKind, Quiesce, RailBytes, Report, SubmitError, Transfer, TransferError, TransferRequest};
 pub use transport::TransportKind;
 pub use transport::fault::{FaultPlan, FaultPlanError};
+pub use transport::gate::Gate;
 pub use transport::sim::{Fabric, FabricOptions};
 pub use urgent::urgent;

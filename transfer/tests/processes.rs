@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use kvrail_transfer::*;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const LEN: usize = 8 << 20;
 
@@ -30,6 +31,7 @@ over_each_transport!(
     a_stopped_peer_is_a_typed_error_within_the_deadline,
     a_restarted_peer_at_the_same_address_is_another_peer,
     a_sender_stopped_in_mid_transfer_does_no_harm_when_it_wakes,
+    a_sender_frozen_between_its_check_and_its_copy_does_no_harm_when_it_wakes,
 );
 
 /// A line for the parent; the harness prints its own between them.
@@ -52,7 +54,10 @@ async fn child() {
     let Ok(kind) = std::env::var("KVRAIL_TEST_CHILD") else { return };
     let kind = if kind == "shm" { TransportKind::Shm } else { TransportKind::Tcp };
     let listen: SocketAddr = std::env::var("KVRAIL_TEST_LISTEN").unwrap().parse().unwrap();
-    let engine = Engine::start(EngineConfig { listen, ..config(kind) }).unwrap();
+    let gate = Gate::default();
+    let gated = std::env::var_os("KVRAIL_TEST_GATED").is_some();
+    let faults = gated.then(|| FaultPlan { post_gate: Some(gate.clone()), ..FaultPlan::default() });
+    let engine = Engine::start(EngineConfig { listen, faults, ..config(kind) }).unwrap();
     let memory = region(&engine, LEN, &vec![0xcc; LEN]);
     let mut leases = Vec::new();
     let mut transfers = Vec::new();
@@ -71,6 +76,14 @@ async fn child() {
                 let ticket = LeaseTicket::from_bytes(&unhex(words[2])).unwrap();
                 transfers.push(engine.submit(&peer, request(&memory, &ticket, Direction::Write, blocks())).unwrap());
                 say("writing");
+            }
+            "checked" => {
+                eventually("a slice is about to be sent", || gate.is_reached()).await;
+                say("checked");
+            }
+            "send" => {
+                gate.open();
+                say("sending");
             }
             _ => return,
         }
@@ -92,7 +105,16 @@ struct Other {
 
 impl Other {
     fn start(kind: TransportKind, listen: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
+        Self::spawn(kind, listen, &mut Command::new(std::env::current_exe().unwrap()))
+    }
+
+    /// One that stops between its check of a slice and its sending, until it is told to send.
+    fn start_gated(kind: TransportKind) -> Self {
+        Self::spawn(kind, "127.0.0.1:0", Command::new(std::env::current_exe().unwrap()).env("KVRAIL_TEST_GATED", "1"))
+    }
+
+    fn spawn(kind: TransportKind, listen: &str, command: &mut Command) -> Self {
+        let mut process = command
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
             .env("KVRAIL_TEST_CHILD", if kind == TransportKind::Shm { "shm" } else { "tcp" })
             .env("KVRAIL_TEST_LISTEN", listen)
@@ -130,9 +152,16 @@ impl Other {
         LeaseTicket::from_bytes(&unhex(said.strip_prefix("lent ").unwrap())).unwrap()
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, signal).unwrap();
+    /// Stops it, and waits until each of its threads stands still.
+    fn stop(&self) {
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, Signal::STOP).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
+    }
+
+    fn wake(&self) {
+        kill_process(Pid::from_child(&self.process), Signal::CONT).unwrap();
     }
 }
 
@@ -181,7 +210,7 @@ async fn a_stopped_peer_is_a_typed_error_within_the_deadline(kind: TransportKind
     let mut victim = Other::start(kind, "127.0.0.1:0");
     let peer = within(a.connect(victim.address, None)).await.unwrap();
     let (source, ticket) = (region(&a, LEN, &[1; 1]), victim.lend());
-    victim.signal(rustix::process::Signal::STOP);
+    victim.stop();
     let deadline = Instant::now() + Duration::from_millis(300);
     let ask = TransferRequest { deadline, ..request(&source, &ticket, Direction::Write, blocks()) };
     let transfer = a.submit(&peer, ask).unwrap();
@@ -199,7 +228,7 @@ async fn a_stopped_peer_is_a_typed_error_within_the_deadline(kind: TransportKind
     }
     within(peer.lost()).await;
     // Over tcp the bytes have left our memory; over shm the sleeper may still be copying out of it when it wakes.
-    victim.signal(rustix::process::Signal::CONT);
+    victim.wake();
     within(quiesced).await;
     assert_nothing_is_left(&[&a]).await;
     let again = within(a.connect(victim.address, Some(victim.generation))).await.unwrap();
@@ -243,17 +272,39 @@ async fn a_sender_stopped_in_mid_transfer_does_no_harm_when_it_wakes(kind: Trans
         let mut sender = Other::start(kind, "127.0.0.1:0");
         sender.ask(&format!("write {} {}", owner.local_addr(), hex(&lease.ticket().to_bytes())));
         tokio::time::sleep(Duration::from_millis(pause)).await;
-        sender.signal(rustix::process::Signal::STOP);
+        sender.stop();
         let started = Instant::now();
         within(lease.revoke()).await;
         assert!(started.elapsed() < Duration::from_secs(2), "the fence waited for a sleeper");
         let fresh = vec![0x11; LEN];
         target.write(0, &fresh);
-        sender.signal(rustix::process::Signal::CONT);
+        sender.wake();
         for _ in 0..5 {
             tokio::time::sleep(Duration::from_millis(30)).await;
             assert!(bytes(&target) == fresh, "a late write after a pause of {pause} ms");
         }
         assert_nothing_is_left(&[&owner]).await;
     }
+}
+
+/// The sender's process has checked its slices and is about to send them (over shared memory: to have them copied) when it is
+/// stopped. The owner revokes and reuses the memory; then the sender wakes and sends.
+async fn a_sender_frozen_between_its_check_and_its_copy_does_no_harm_when_it_wakes(kind: TransportKind) {
+    let silence = Duration::from_secs(30);
+    let owner = Engine::start(EngineConfig { peer_timeout: silence, ..config(kind) }).unwrap();
+    let target = region(&owner, LEN, &[]);
+    let lease = lend_all(&owner, &target, Access::Write);
+    let mut sender = Other::start_gated(kind);
+    sender.ask(&format!("write {} {}", owner.local_addr(), hex(&lease.ticket().to_bytes())));
+    sender.ask("checked");
+    sender.stop();
+    within(lease.revoke()).await;
+    let fresh = vec![0x11; LEN];
+    target.write(0, &fresh);
+    sender.wake();
+    sender.ask("send");
+    eventually("a slice comes", || owner.stats().frames_refused > 0 || bytes(&target) != fresh).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(bytes(&target) == fresh, "{LATE_WRITE}");
+    assert_nothing_is_left(&[&owner]).await;
 }

@@ -1,18 +1,39 @@
 //! Late writes and stale reads: memory that was lent and taken back never changes, and the tests of that can fail.
 //!
-//! The transfer engine's own tests: slices delayed past cancel and deadline, peers that are killed, frozen between check and
-//! copy, and restarted, owners that evict under a read, and thousands of seeded schedules in virtual time. And seeded
+//! The transfer engine's own tests: slices delayed past cancel, deadline, the lease's time and restarts, a sender and a copy
+//! frozen between check and copy, owners that evict under a read, and thousands of seeded schedules in virtual time. And seeded
 //! schedules of the main job, through real prefill and decode services, whose answers hang on every byte. Both are run
-//! twice: as they are, and in a build whose fence is switched off, where they must find what it keeps out.
+//! twice: as they are, and in a build whose fence is switched off, where they must find what it keeps out: each test of
+//! [`SITUATIONS`] over each transport, in its own words.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use super::{Findings, Setting, Tier};
 
-/// Tests that must find a late write or a stale read once the fence is off.
-const CATCHERS: [&str; 2] = ["revocation_never_lands", "eviction_under_a_read"];
-/// What they say then.
-const CAUGHT: [&str; 2] = ["a late write landed in reused memory", "evicted bytes were believed"];
+/// What tests say that find a late write, or a read that was believed after its memory was evicted.
+const LATE_WRITE: &str = "a late write landed in reused memory";
+const STALE_READ: &str = "evicted bytes were believed";
+
+/// What the fence must keep out: what happens, the test that makes it happen, what that test says once the fence is off.
+const SITUATIONS: [(&str, &str, &str); 10] = [
+    ("slice past cancel", "a_slice_delayed_past_cancel_never_lands", LATE_WRITE),
+    ("slice past the deadline", "a_slice_delayed_past_the_deadline_never_lands", LATE_WRITE),
+    ("slice past the lease's time", "a_slice_delayed_past_the_leases_time_never_lands", LATE_WRITE),
+    ("slice past revocation", "a_slice_delayed_past_revocation_never_lands", LATE_WRITE),
+    ("slice past the sender's restart", "a_slice_delayed_past_its_senders_restart_never_lands", LATE_WRITE),
+    ("slice past the owner's restart", "a_slice_delayed_past_its_owners_restart_never_lands", LATE_WRITE),
+    (
+        "sender frozen between check and copy",
+        "a_sender_frozen_between_its_check_and_its_copy_does_no_harm_when_it_wakes",
+        LATE_WRITE,
+    ),
+    ("copy frozen after its check", "a_copy_stopped_after_its_check_holds_up_the_fence", LATE_WRITE),
+    ("read frozen, memory evicted", "a_read_stopped_after_its_check_is_stale_once_its_memory_is_evicted", STALE_READ),
+    ("eviction under a read", "eviction_under_a_read_is_stale_or_whole", STALE_READ),
+];
+/// Each must have been tried over these; over others as they come.
+const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
 /// Switches the fence off, in a build that can.
 const NO_FENCE: (&str, &str) = ("KVRAIL_TEST_NO_FENCE", "1");
@@ -24,7 +45,7 @@ pub async fn run(setting: &Setting) -> Findings {
     let setting = setting.clone();
     let checks = move || {
         let mut findings = Findings::default();
-        for check in [engine, engine_unfenced, main_job, main_job_unfenced] {
+        for check in [simulated, engine, main_job, main_job_unfenced] {
             if let Err(e) = check(&setting, &mut findings) {
                 findings.failure(e);
             }
@@ -34,9 +55,11 @@ pub async fn run(setting: &Setting) -> Findings {
     tokio::task::spawn_blocking(checks).await.unwrap_or_default()
 }
 
-/// What tests said, and how many passed and failed.
+/// What tests said.
 struct Ran {
     text: String,
+    /// Whether each passed, by its path.
+    verdicts: BTreeMap<String, bool>,
     passed: u64,
     failed: u64,
 }
@@ -45,18 +68,43 @@ impl Ran {
     /// Runs tests of a crate.
     fn tests(setting: &Setting, package: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Self, String> {
         let mut cargo = Command::new("cargo");
-        cargo.args(["test", "--package", package]).args(args).envs(env.iter().copied());
+        cargo.args(["test", "--no-fail-fast", "--package", package]).args(args).envs(env.iter().copied());
         let output = cargo.current_dir(&setting.root).output().map_err(|e| format!("cargo: {e}"))?;
-        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let ran = Self::read(String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr));
+        if ran.passed + ran.failed == 0 { Err(format!("no test ran: {}", ran.text)) } else { Ok(ran) }
+    }
+
+    fn read(text: impl Into<String>) -> Self {
+        let text = text.into();
         let sum = |what: &str| -> u64 {
             let results = text.lines().filter(|l| l.starts_with("test result:"));
             results.filter_map(|l| l.split(what).next()?.split_whitespace().last()?.parse::<u64>().ok()).sum()
         };
         let (passed, failed) = (sum(" passed"), sum(" failed"));
-        if passed + failed == 0 {
-            return Err(format!("no test ran: {text}"));
-        }
-        Ok(Self { text: text.into_owned(), passed, failed })
+        let verdict = |line: &str| {
+            let (path, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
+            Some((path.to_owned(), verdict == "ok"))
+        };
+        let verdicts = text.lines().filter_map(verdict).collect();
+        Self { text, verdicts, passed, failed }
+    }
+
+    /// Transports that a test was run over.
+    fn over(&self, test: &str) -> Vec<&str> {
+        let paths = self.verdicts.keys().filter_map(|path| path.split_once("::"));
+        paths.filter(|(_, name)| *name == test).map(|(transport, _)| transport).collect()
+    }
+
+    /// Whether a test ran and passed.
+    fn held(&self, path: &str) -> bool {
+        self.verdicts.get(path) == Some(&true)
+    }
+
+    /// Whether a test ran and failed, with these words among its own.
+    fn failed_with(&self, path: &str, words: &str) -> bool {
+        let own = self.text.split("\n---- ").find_map(|part| part.strip_prefix(path)?.strip_prefix(" stdout ----"));
+        let own = own.and_then(|text| text.split("\nfailures:\n").next());
+        self.verdicts.get(path) == Some(&false) && own.is_some_and(|text| text.contains(words))
     }
 
     /// The line that ends with `end`, without it.
@@ -65,27 +113,43 @@ impl Ran {
     }
 }
 
-fn engine(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
+fn simulated(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     let seeds = if setting.tier == Tier::Quick { "40" } else { "1000" };
-    let simulated = Ran::tests(setting, "kvrail-transfer", &["--test", "plan_sim"], &[(SEEDS, seeds)])?;
-    let Ran { text, passed, failed } = simulated;
+    let ran = Ran::tests(setting, "kvrail-transfer", &["--test", "plan_sim"], &[(SEEDS, seeds)])?;
+    let Ran { text, passed, failed, .. } = ran;
     findings.figure("simulated schedules", format!("{passed} properties held, {failed} failed, {seeds} seeds each"));
     findings.check(failed == 0, format!("in simulation: {text}"));
-    let real = Ran::tests(setting, "kvrail-transfer", &["--test", "faults", "--test", "processes"], &[])?;
-    let Ran { text, passed, failed } = real;
-    findings.figure("real engines and processes", format!("{passed} tests passed, {failed} failed"));
-    findings.check(failed == 0, format!("with real engines: {text}"));
     Ok(())
 }
 
-fn engine_unfenced(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
-    let mut args = vec!["--features", "no-fence", "--test", "faults", "--"];
-    args.extend(CATCHERS);
-    let Ran { text, passed, failed } = Ran::tests(setting, "kvrail-transfer", &args, &[NO_FENCE])?;
-    findings.figure("with fencing off", format!("{failed} of {} tests found it", passed + failed));
-    findings.check(passed == 0, format!("with fencing off {passed} tests saw nothing wrong: they prove nothing"));
-    for caught in CAUGHT {
-        findings.check(text.contains(caught), format!("with fencing off nobody said \"{caught}\": {text}"));
+fn engine(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
+    let mut args = vec!["--test", "late_write", "--test", "restarts", "--test", "faults", "--test", "processes"];
+    // `child` is what the tests with processes start; by itself it tests nothing.
+    let all = [&args[..], &["--test", "hostile", "--", "--exact", "--skip", "child"]].concat();
+    let fenced = Ran::tests(setting, "kvrail-transfer", &all, &[])?;
+    let Ran { text, passed, failed, .. } = &fenced;
+    findings.figure("real engines and processes", format!("{passed} tests passed, {failed} failed"));
+    findings.check(*failed == 0, format!("with real engines: {text}"));
+
+    args.extend(["--features", "no-fence", "--"]);
+    args.extend(SITUATIONS.map(|(_, test, _)| test));
+    let unfenced = Ran::tests(setting, "kvrail-transfer", &args, &[NO_FENCE])?;
+    for (what, test, words) in SITUATIONS {
+        let over = fenced.over(test);
+        for missing in TRANSPORTS.iter().filter(|transport| !over.contains(transport)) {
+            findings.failure(format!("{what}: not tried over {missing}"));
+        }
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        for transport in over {
+            let path = format!("{transport}::{test}");
+            let (held, caught) = (fenced.held(&path), unfenced.failed_with(&path, words));
+            with.push(format!("{transport} {}", if held { "held" } else { "FAILED" }));
+            without.push(format!("{transport} {}", if caught { "caught" } else { "MISSED" }));
+            let proves =
+                format!("{path} proves nothing: with the fence off it does not say \"{words}\": {}", unfenced.text);
+            findings.check(caught, proves);
+        }
+        findings.figure(what, format!("fenced: {}; unfenced: {}", with.join(", "), without.join(", ")));
     }
     Ok(())
 }
@@ -110,4 +174,25 @@ fn main_job_unfenced(setting: &Setting, findings: &mut Findings) -> Result<(), S
     findings.figure("the main job with fencing off", format!("{wrong} of {seeds} schedules told a wrong token"));
     findings.check(wrong > 0, format!("with fencing off the main job's schedules saw nothing wrong: {}", ran.text));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_counts_as_a_catcher_only_by_its_own_words() {
+        let text = "test shm::late ... FAILED\ntest sim::late ... ok\ntest tcp::late ... FAILED\ntest tcp::other ... ok\n\n\
+            failures:\n\n---- shm::late stdout ----\npanicked: it came late\n\n\
+            ---- tcp::late stdout ----\npanicked: no such port\n\nfailures:\n    shm::late\n    tcp::late\n\n\
+            test result: FAILED. 2 passed; 2 failed\n";
+        let ran = Ran::read(text);
+        assert_eq!((ran.passed, ran.failed), (2, 2));
+        assert_eq!(ran.over("late"), ["shm", "sim", "tcp"]);
+        assert!(ran.held("sim::late") && !ran.held("tcp::late") && !ran.held("tcp::missing"));
+        assert!(ran.failed_with("shm::late", "it came late"));
+        for path in ["sim::late", "tcp::late", "tcp::missing"] {
+            assert!(!ran.failed_with(path, "it came late"), "{path}");
+        }
+    }
 }

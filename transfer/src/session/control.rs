@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::engine::ConnectError;
 use crate::notify::Notification;
 use crate::plan::{Action, Cause, Failure, PathId, PeerId, RailSet};
+use crate::session::lease::fencing_is_off;
 use crate::session::peer::{Reply, Session};
 use crate::session::pipe::{Pipe, PipeError};
 use crate::session::streams::Streams;
@@ -498,7 +499,9 @@ impl Control {
             }
         }
         self.close(conn);
-        self.close_streams(id);
+        if !fencing_is_off() {
+            self.close_streams(id);
+        }
         self.core.plan(RailSet::default(), |p, now| p.planner.handle_peer_lost(session.peer, now));
         self.bury(id);
     }

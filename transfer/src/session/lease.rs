@@ -209,15 +209,16 @@ impl LeaseState {
     }
 }
 
-/// The law's tests show that they can fail: a build for them may switch fencing off for a process, and no other can.
+/// The law's tests show that they can fail: a build for them may switch fencing off for a process, and no other can. Then
+/// leases do not end, frames of another generation are taken, and a dead session's streams stay open.
 #[cfg(feature = "no-fence")]
-fn fencing_is_off() -> bool {
+pub(crate) fn fencing_is_off() -> bool {
     std::env::var_os("KVRAIL_TEST_NO_FENCE").is_some()
 }
 
 #[cfg(not(feature = "no-fence"))]
 #[inline]
-const fn fencing_is_off() -> bool {
+pub(crate) const fn fencing_is_off() -> bool {
     false
 }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::plan::{Completion, Direction, Piece, SliceId};
+use crate::transport::gate::Gate;
 use crate::transport::{Job, Post, PostError, Rail, RailError};
 
 /// What goes wrong, for each slice that this engine sends. Probabilities are in thousandths.
@@ -41,6 +42,11 @@ pub struct FaultPlan {
     pub flip_every: Option<u32>,
     /// These bits of one 16-bit word are flipped instead of one bit: 0x7C00 are the exponent of a half-precision number.
     pub flip_mask: Option<u16>,
+    /// Workers wait here with a slice that they were given to send, before they post it.
+    pub post_gate: Option<Gate>,
+    /// Copies wait here when their lease has been checked: those into and out of memory that this engine lends, and over
+    /// shared memory those of its own reads.
+    pub copy_gate: Option<Gate>,
 }
 
 /// A fault plan's text is wrong.
@@ -180,6 +186,9 @@ impl Rail for Faulty {
     }
 
     fn submit(&mut self, post: &Post<'_>, now: Instant) -> Result<(), PostError> {
+        if let Some(gate) = &self.plan.post_gate {
+            gate.pass();
+        }
         self.posted += 1;
         if self.plan.freeze_after == Some(self.posted) {
             self.frozen_until = Some(now + self.plan.freeze);

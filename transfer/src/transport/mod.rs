@@ -12,10 +12,12 @@
 //! | `shm` | Unix sockets: descriptors passed, payload copied by the receiver out of the sender's memfd |
 //! | `sim` | a NIC in software: one-sided, queue pairs, a modelled link; between engines of one process, for tests |
 //! | `fault` | decorator that drops, delays, duplicates, reorders, kills and freezes by seed |
+//! | `gate` | where a fault plan has a worker stand still until a test lets it go |
 //! | `sys` | the system calls beneath, each with its `SAFETY` |
 
 pub(crate) mod fault;
 pub(crate) mod frame;
+pub(crate) mod gate;
 pub(crate) mod shm;
 pub(crate) mod sim;
 pub(crate) mod stream;
@@ -28,9 +30,10 @@ use std::time::Instant;
 
 use crate::memory::Region;
 use crate::plan::{Completion, Direction, Piece, Refusal, SliceId};
-use crate::session::lease::{Access, LeaseTable, Pin};
+use crate::session::lease::{Access, LeaseTable, Pin, fencing_is_off};
 use crate::telemetry::Counters;
 use crate::transport::fault::Flipper;
+use crate::transport::gate::Gate;
 
 /// A way to move bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,6 +59,8 @@ pub(crate) struct Owner {
     pub(crate) counters: Arc<Counters>,
     /// Damages what lands; only ever there by a fault plan.
     pub(crate) flipper: Option<Flipper>,
+    /// Holds up copies; only ever there by a fault plan.
+    pub(crate) copy_gate: Option<Gate>,
 }
 
 impl Owner {
@@ -70,10 +75,22 @@ impl Owner {
         ranges: impl Iterator<Item = (u64, u64)>,
         now: Instant,
     ) -> Result<Pin, Refusal> {
-        if generation != self.generation {
+        if !self.is_meant(generation) {
             return Err(Refusal::Stale);
         }
         self.leases.find(lease, key).ok_or(Refusal::Stale)?.admit(access, ranges, now)
+    }
+
+    /// Whether what is for an engine of this generation is for us, and not for who was here before.
+    fn is_meant(&self, generation: u64) -> bool {
+        generation == self.generation || fencing_is_off()
+    }
+
+    /// Called where a lease was checked and its bytes are copied next.
+    fn about_to_copy(&self) {
+        if let Some(gate) = &self.copy_gate {
+            gate.pass();
+        }
     }
 }
 

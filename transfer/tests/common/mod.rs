@@ -12,6 +12,11 @@ use kvrail_transfer::{
 /// Bound of everything that must not hang.
 pub const LONG: Duration = Duration::from_secs(20);
 
+/// What tests say of a byte that landed after its fence, and of a read that was believed after its eviction. The `late-write`
+/// suite listens for these words where the fence is switched off.
+pub const LATE_WRITE: &str = "a late write landed in reused memory";
+pub const STALE_READ: &str = "evicted bytes were believed";
+
 /// What the engines of a test binary are joined by where the transport is simulated.
 static FABRIC: LazyLock<Fabric> = LazyLock::new(Fabric::default);
 
@@ -53,6 +58,13 @@ pub fn region(engine: &Engine, len: usize, fill: &[u8]) -> Region {
     let region = engine.allocate(len, MemoryKind::Shared).expect("memory");
     region.write(0, fill);
     region
+}
+
+/// The memory's next use: what it must hold from here on.
+pub fn reuse(region: &Region) -> Vec<u8> {
+    let fresh = pattern(99, region.len());
+    region.write(0, &fresh);
+    fresh
 }
 
 pub fn bytes(region: &Region) -> Vec<u8> {

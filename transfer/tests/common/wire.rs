@@ -1,8 +1,11 @@
 //! The protocol spoken by hand, by someone who means no good.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+
+use kvrail_transfer::TransportKind;
 
 pub const MAGIC: [u8; 4] = *b"kvr\x01";
 
@@ -11,16 +14,26 @@ pub fn message(body: &[u8]) -> Vec<u8> {
     [&MAGIC[..], &(body.len() as u32).to_le_bytes(), body].concat()
 }
 
+/// The first word of somebody on another host, who listens on port 1.
 pub fn hello(versions: (u16, u16), generation: u64) -> Vec<u8> {
+    hello_from(([9; 16], 0), versions, generation, TransportKind::Tcp)
+}
+
+/// The first word of somebody who listens on port 1 of a host (its boot, and a user there) and wants one stream of `kind`.
+pub fn hello_from(host: ([u8; 16], u32), versions: (u16, u16), generation: u64, kind: TransportKind) -> Vec<u8> {
     let mut body = vec![1];
     body.extend(versions.0.to_le_bytes());
     body.extend(versions.1.to_le_bytes());
     body.extend(generation.to_le_bytes());
-    body.extend([9; 16]); // another host's boot
-    body.extend(0u32.to_le_bytes());
+    body.extend(host.0);
+    body.extend(host.1.to_le_bytes());
     body.extend(1u16.to_le_bytes());
-    body.extend([0b10, 1]); // tcp, one stream
+    body.extend([1 << kind_byte(kind), 1]);
     message(&body)
+}
+
+pub fn kind_byte(kind: TransportKind) -> u8 {
+    u8::from(kind == TransportKind::Tcp)
 }
 
 pub fn dial(address: SocketAddr) -> TcpStream {
@@ -31,7 +44,7 @@ pub fn dial(address: SocketAddr) -> TcpStream {
 }
 
 /// The next message's body; `None` when the other side has closed.
-pub fn read_message(socket: &mut TcpStream) -> Option<Vec<u8>> {
+pub fn read_message(socket: &mut impl Read) -> Option<Vec<u8>> {
     let mut prefix = [0; 8];
     socket.read_exact(&mut prefix).ok()?;
     assert_eq!(prefix[..4], MAGIC);
@@ -41,7 +54,7 @@ pub fn read_message(socket: &mut TcpStream) -> Option<Vec<u8>> {
 }
 
 /// Whether the other side closes within the read timeout, whatever it says before.
-pub fn closes(socket: &mut TcpStream) -> bool {
+pub fn closes(socket: &mut impl Read) -> bool {
     let mut sink = [0; 4096];
     loop {
         match socket.read(&mut sink) {
@@ -54,20 +67,39 @@ pub fn closes(socket: &mut TcpStream) -> bool {
 
 /// A session by hand: control connection, session number, token.
 pub fn session(address: SocketAddr, generation: u64) -> (TcpStream, u64, [u8; 16]) {
+    let (control, welcome) = welcome(address, &hello((1, 1), generation));
+    (control, welcome.session, welcome.token)
+}
+
+/// What a session's welcome says.
+pub struct Welcome {
+    pub session: u64,
+    pub token: [u8; 16],
+    /// Name of the listener for shared-memory streams.
+    pub unix: Vec<u8>,
+}
+
+/// A session after any first word: its control connection, and its welcome.
+pub fn welcome(address: SocketAddr, hello: &[u8]) -> (TcpStream, Welcome) {
     let mut control = dial(address);
-    control.write_all(&hello((1, 1), generation)).unwrap();
+    control.write_all(hello).unwrap();
     assert_eq!(read_message(&mut control).unwrap()[0], 2, "offer");
     control.write_all(&message(&[&[3][..], &0u64.to_le_bytes()].concat())).unwrap();
-    let welcome = read_message(&mut control).unwrap();
-    assert_eq!(welcome[0], 4, "welcome");
-    (control, u64::from_le_bytes(welcome[1..9].try_into().unwrap()), welcome[9..25].try_into().unwrap())
+    let body = read_message(&mut control).unwrap();
+    assert_eq!(body[0], 4, "welcome");
+    let session = u64::from_le_bytes(body[1..9].try_into().unwrap());
+    (control, Welcome { session, token: body[9..25].try_into().unwrap(), unix: body[27..].to_vec() })
 }
 
 pub fn stream_hello(session: u64, token: [u8; 16], incarnation: u32) -> Vec<u8> {
+    stream_hello_of(TransportKind::Tcp, session, token, incarnation)
+}
+
+pub fn stream_hello_of(kind: TransportKind, session: u64, token: [u8; 16], incarnation: u32) -> Vec<u8> {
     let mut body = vec![8];
     body.extend(session.to_le_bytes());
     body.extend(token);
-    body.extend([1, 0]);
+    body.extend([kind_byte(kind), 0]);
     body.extend(incarnation.to_le_bytes());
     message(&body)
 }
@@ -123,7 +155,7 @@ impl Head {
 }
 
 /// The next acknowledgement: slice and status.
-pub fn read_ack(socket: &mut TcpStream) -> (u64, u32) {
+pub fn read_ack(socket: &mut impl Read) -> (u64, u32) {
     let mut head = [0; 64];
     socket.read_exact(&mut head).unwrap();
     assert_eq!((head[0], head[2]), (6, 1), "one acknowledgement");

@@ -17,7 +17,13 @@ const LEN: usize = 1 << 20;
 const STALE: Outcome = Outcome::Failed(Cause::Refused(Refusal::Stale), Fate::Settled);
 
 fn owner(generation: u64) -> Arc<Owner> {
-    Arc::new(Owner { generation, leases: LeaseTable::new(16), counters: Arc::default(), flipper: None })
+    Arc::new(Owner {
+        generation,
+        leases: LeaseTable::new(16),
+        counters: Arc::default(),
+        flipper: None,
+        copy_gate: None,
+    })
 }
 
 /// An initiator (1) and an owner (2) of memory, and the wire between them.

@@ -48,7 +48,7 @@ impl LeaseCache {
         ranges: impl Iterator<Item = Entry>,
         now: Instant,
     ) -> Result<Pin, Refusal> {
-        if header.generation != owner.generation {
+        if !owner.is_meant(header.generation) {
             return Err(Refusal::Stale);
         }
         let lease = self.find(owner, header.lease, header.key).ok_or(Refusal::Stale)?;

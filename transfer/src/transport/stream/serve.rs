@@ -78,6 +78,7 @@ impl Stream {
         self.rx.ranges.clear();
         let payload = match self.leases.admit(&self.owner, header, Access::Write, list.clone(), now) {
             Ok(pin) => {
+                self.owner.about_to_copy();
                 for entry in list {
                     let base = range(&pin, &entry);
                     self.rx.iov.push(base, entry.value as usize);
@@ -127,6 +128,7 @@ impl Stream {
                     else {
                         continue;
                     };
+                    self.owner.about_to_copy();
                     // SAFETY: `from` lies in the peer's sealed file that we map read-only, `to` in the leased region that
                     // the pin keeps mapped and lent; two mappings, so they cannot overlap as addresses.
                     unsafe {
@@ -189,6 +191,7 @@ impl Stream {
             self.tx.push(reply, |_| {}, Keep::Nothing);
             return Ok(());
         }
+        self.owner.about_to_copy();
         let mut reply = Header::new(Kind::Data, header.id);
         (reply.bytes, reply.payload_crc) = (header.bytes, crc);
         self.tx.serving += 1;
@@ -230,6 +233,7 @@ impl Stream {
         let source = source.ok_or(RailError::Protocol("a region that was not exported"))?;
         let flight = self.flights.get_mut(&header.id).filter(|f| f.direction == Direction::Read);
         let flight = flight.ok_or(RailError::Protocol("data that nobody asked for"))?;
+        self.owner.about_to_copy();
         let mut crc = header.payload_crc.map(|_| Crc::default());
         for piece in &flight.pieces {
             let from = source.at(piece.remote, piece.len);
