@@ -31,6 +31,16 @@ impl Default for FabricOptions {
 
 /// A simulated network inside one process. Engines that were given clones of one reach each other by
 /// [`TransportKind::Sim`](crate::TransportKind::Sim); it leads nowhere else.
+///
+/// ```
+/// use kvrail_transfer::*;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let fabric = Fabric::new(FabricOptions { rate: 1_000_000_000, ..FabricOptions::default() });
+/// let config = EngineConfig { transports: vec![TransportKind::Sim], fabric: Some(fabric), ..EngineConfig::default() };
+/// let (here, there) = (Engine::start(config.clone())?, Engine::start(config)?);
+/// assert_ne!(here.generation(), there.generation());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct Fabric(Arc<Inner>);
 

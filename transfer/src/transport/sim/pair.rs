@@ -35,7 +35,7 @@ pub(super) enum WorkStatus {
     Flushed,
 }
 
-/// An entry of a completion queue.
+/// An entry of a completion queue; one for each request that was posted, so a send queue's depth bounds them.
 pub(super) struct WorkCompletion {
     /// Number of the queue pair.
     pub(super) pair: u64,
