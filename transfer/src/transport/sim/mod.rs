@@ -34,6 +34,3 @@ mod wire;
 pub use fabric::{Fabric, FabricOptions};
 pub(crate) use nic::Nic;
 pub(crate) use rail::SimRail;
-
-#[cfg(test)]
-mod tests;

@@ -354,3 +354,6 @@ impl Drop for SimRail {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,12 +5,17 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::mailbox::Mailbox;
 use crate::memory::{MemoryKind, Region};
 use crate::plan::{Cause, Completion, Direction, Fate, Outcome, Piece, Refusal, SliceId};
 use crate::session::lease::{Access, ByteRange, LeaseRequest, LeaseState, LeaseTable};
 use crate::session::pipe::Pipe;
 use crate::session::wire::{Check, Message};
-use crate::transport::sim::{Fabric, FabricOptions, Nic, SimRail};
+use crate::transport::sim::pair::{QueuePair, Request, WorkCompletion, WorkStatus};
+use crate::transport::sim::rail::{Sender, SimRail};
+use crate::transport::sim::responder::Responder;
+use crate::transport::sim::{Fabric, FabricOptions, Nic};
+use crate::transport::sys::Poller;
 use crate::transport::{Job, Owner, PIECES_MAX, Post, PostError, Rail, RailError};
 
 const LEN: usize = 1 << 20;
@@ -30,6 +35,8 @@ fn owner(generation: u64) -> Arc<Owner> {
 struct Bench {
     ours: SimRail,
     theirs: SimRail,
+    /// They outlive the rails, as in an engine.
+    nics: [Arc<Nic>; 2],
     owner: Arc<Owner>,
     source: Region,
     target: Region,
@@ -37,19 +44,20 @@ struct Bench {
 
 fn bench(options: FabricOptions) -> Bench {
     let fabric = Fabric::new(options);
-    let nic = |generation| Nic::open(&fabric, generation).unwrap();
+    let nics = [1, 2].map(|generation| Nic::open(&fabric, generation).unwrap());
     let (a, b) = UnixStream::pair().unwrap();
     let owner = (owner(1), owner(2));
-    let rail = |socket: UnixStream, owner: &Arc<Owner>| {
+    let rail = |socket: UnixStream, owner: &Arc<Owner>, nic: &Arc<Nic>| {
         socket.set_nonblocking(true).unwrap();
-        SimRail::new(OwnedFd::from(socket), Arc::clone(owner), nic(owner.generation), owner.generation).unwrap()
+        SimRail::new(OwnedFd::from(socket), Arc::clone(owner), Arc::clone(nic), owner.generation).unwrap()
     };
     let region = |fill: u8| {
         let region = Region::allocate(LEN, MemoryKind::Host).unwrap();
         region.write(0, &vec![fill; LEN]);
         region
     };
-    Bench { ours: rail(a, &owner.0), theirs: rail(b, &owner.1), owner: owner.1, source: region(7), target: region(0) }
+    let (ours, theirs) = (rail(a, &owner.0, &nics[0]), rail(b, &owner.1, &nics[1]));
+    Bench { ours, theirs, nics, owner: owner.1, source: region(7), target: region(0) }
 }
 
 impl Bench {
@@ -110,14 +118,55 @@ fn a_refused_request_flushes_its_queue_pair_and_the_rest_lands_through_the_next(
     let mut bench = bench(FabricOptions::default());
     let (gone, good) = (bench.lend(), bench.lend());
     gone.revoke();
-    for (n, lease) in [&good, &gone, &good, &gone, &good].into_iter().enumerate() {
-        bench.post(n as u64, 1, lease).unwrap();
+    for round in 1..=20 {
+        for (n, lease) in [&good, &gone, &good, &gone, &good].into_iter().enumerate() {
+            bench.post(n as u64, 1, lease).unwrap();
+        }
+        let expected = [Outcome::Landed, STALE, Outcome::Landed, STALE, Outcome::Landed];
+        assert_eq!(bench.completions(5), (0..).zip(expected).collect::<Vec<_>>(), "in order, each once");
+        assert_eq!(good.landed(), 3 * round);
     }
-    let ended = bench.completions(5);
-    let expected: Vec<_> = [Outcome::Landed, STALE, Outcome::Landed, STALE, Outcome::Landed].into();
-    assert_eq!(ended, (0..).zip(expected).collect::<Vec<_>>(), "in order, each once");
-    assert_eq!((0..5).map(|n| bench.landed(n)).collect::<Vec<_>>(), [true, false, true, false, true]);
-    assert_eq!(good.landed(), 3);
+    assert_eq!([0, 1, 2, 3, 4].map(|n| bench.landed(n)), [true, false, true, false, true]);
+}
+
+#[test]
+fn an_error_flushes_all_that_is_outstanding_and_all_that_comes() {
+    let bench = bench(FabricOptions::default());
+    let lease = bench.lend();
+    let region = bench.source.clone();
+    let job = Arc::new(Job { region, generation: 2, lease: lease.id, key: lease.key, checksum: false });
+    let completions = Arc::new(Mailbox::new(Poller::new().unwrap().1));
+    let responder = Responder::open(bench.nics[0].fabric(), Arc::clone(&bench.owner), 1);
+    let pair = QueuePair::new(1, Arc::clone(&responder), Arc::clone(&completions));
+    let pieces = || vec![Piece { local: 0, remote: 0, len: 1 }];
+    let post = |id, direction| {
+        let (job, due) = (Arc::clone(&job), Instant::now());
+        pair.post(Arc::new(Request { id, job, direction, pieces: pieces(), bytes: 1, due }));
+    };
+    let said = || completions.take().into_iter().map(|c| (c.id, c.status)).collect::<Vec<_>>();
+    // A read under a write lease is what the second one is.
+    for (id, direction) in [(0, Direction::Write), (1, Direction::Read), (2, Direction::Write), (3, Direction::Write)] {
+        post(id, direction);
+    }
+    (0..4).for_each(|_| pair.carry_out_next());
+    let (ok, refused, flushed) = (WorkStatus::Success, WorkStatus::RemoteAccess, WorkStatus::Flushed);
+    assert_eq!(said(), [(0, ok), (1, refused), (2, flushed), (3, flushed)]);
+    post(4, Direction::Write);
+    assert_eq!(said(), [(4, flushed)]);
+    assert_eq!(lease.landed(), 1);
+}
+
+/// What an earlier queue pair had outstanding is seen while the next is being made, or after.
+#[test]
+fn an_earlier_queue_pairs_flush_does_not_end_the_next() {
+    let mut bench = bench(FabricOptions::default());
+    let lease = bench.lend();
+    for n in 0..3 {
+        bench.ours.completions.post(WorkCompletion { pair: 77, id: 1000, status: WorkStatus::Flushed });
+        bench.post(n, 1, &lease).unwrap();
+        assert_eq!(bench.completions(1), [(n, Outcome::Landed)]);
+        assert!(matches!(bench.ours.sender, Sender::Ready(_)), "after slice {n}");
+    }
 }
 
 #[test]
@@ -146,7 +195,7 @@ fn a_closed_rail_is_a_fence() {
         bench.post(0, 1, &lease).unwrap();
         bench.completions(1);
         bench.post(1, 1, &lease).unwrap();
-        let Bench { mut ours, theirs: their_rail, target, .. } = bench;
+        let Bench { mut ours, theirs: their_rail, target, nics: _nics, .. } = bench;
         if theirs {
             drop(their_rail);
         } else {
