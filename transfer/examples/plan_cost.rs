@@ -86,6 +86,7 @@ fn round(ops: &Arc<Vec<Op>>, rails: u8) -> Cost {
         class: Class::KvHandoff,
         tenant: TenantId(0),
         deadline: now + Duration::from_secs(3600),
+        checksum: false,
         distance: None,
     };
     planner.submit(request, now).expect("accepted");

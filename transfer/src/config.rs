@@ -30,6 +30,9 @@ pub struct EngineConfig {
     pub peers_max: usize,
     /// Leases at most, those that wait for their fence included.
     pub leases_max: usize,
+    /// Transfers of this engine under way at most; one more is refused with
+    /// [`SubmitError::WouldExceed`](crate::SubmitError::WouldExceed).
+    pub transfers_max: usize,
     /// Notifications that wait to be received, at most.
     pub notifications_max: usize,
     /// The network of [`TransportKind::Sim`]; for tests.
@@ -52,6 +55,7 @@ impl Default for EngineConfig {
             connect_timeout: Duration::from_secs(5),
             peers_max: 1024,
             leases_max: 65_536,
+            transfers_max: 65_536,
             notifications_max: 1024,
             fabric: None,
             faults: None,

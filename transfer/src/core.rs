@@ -123,8 +123,12 @@ impl Core {
         let leases = LeaseTable::new(config.leases_max);
         // Kernel sockets and copies cost more a slice than a NIC's work request does: bigger slices, and no small ones where
         // the rate is low because the processor is short.
-        let planner =
-            plan::Config { slice_time: SLICE_TIME, slice_floor_bytes: SLICE_FLOOR, ..plan::Config::default() };
+        let planner = plan::Config {
+            slice_time: SLICE_TIME,
+            slice_floor_bytes: SLICE_FLOOR,
+            transfers_max: config.transfers_max,
+            ..plan::Config::default()
+        };
         let planner = Planner::new(planner, generation);
         Arc::new(Self {
             generation,

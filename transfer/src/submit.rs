@@ -79,7 +79,9 @@ pub(crate) fn submit(
     });
     let due = core.time(deadline);
     let (peer, deadline_at) = (session.peer, deadline);
-    let request = Request { peer, direction, ops, local_bytes, remote_bytes, class, tenant, deadline: due, distance };
+    let checksum = job.checksum;
+    let request =
+        Request { peer, direction, ops, local_bytes, remote_bytes, class, tenant, deadline: due, checksum, distance };
     let (id, shared) = core.submit(session, request, job, notify, deadline_at)?;
     Ok(Transfer::new(shared, id, Arc::new(Arc::clone(core))))
 }

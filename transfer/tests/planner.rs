@@ -67,6 +67,7 @@ impl Bed {
             class: Class::KvHandoff,
             tenant: TenantId(0),
             deadline: self.now + Duration::from_secs(10),
+            checksum: false,
             distance: None,
         }
     }
@@ -224,6 +225,45 @@ fn a_refusal_ends_the_transfer_and_names_its_ops() {
     assert_eq!(report.status, Err(Failure::Fault(stale)));
     assert_eq!(report.ops, [OpStatus::Failed(stale), OpStatus::InDoubt, OpStatus::NotSent]);
     assert!(bed.poll(1).is_empty(), "nothing more of it is sent");
+}
+
+/// A path that was given up may still write, and damage what another one has written since: under a checksum nobody else
+/// writes until it can do so no more, and what it says until then counts.
+#[test]
+fn under_a_checksum_a_range_has_one_writer_at_a_time() {
+    let abandoned = |checksum| {
+        let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+        let request = Request { checksum, ..bed.request(vec![Op::contiguous(0, 0, 1000)]) };
+        bed.planner.submit(request, bed.now).unwrap();
+        let slice = bed.poll(0).remove(0);
+        bed.planner.handle_path_failed(bed.path((0, 0)), Cause::Timeout, bed.now);
+        assert_eq!(bed.planner.poll_action(), Some(Action::Fence(bed.path((0, 0)))));
+        (bed, slice)
+    };
+    let (mut bed, _) = abandoned(false);
+    assert_eq!(bed.poll(1).len(), 1, "without one, two writers write the same");
+
+    let lands_on_the_other = |mut bed: Bed| {
+        let slice = bed.poll(1).remove(0);
+        bed.complete(&slice, Outcome::Landed);
+        bed.report().expect("reported")
+    };
+    let (mut bed, damaged) = abandoned(true);
+    assert_eq!(bed.poll(1), []);
+    bed.complete(&damaged, Outcome::Failed(Cause::Corrupt, Fate::Settled));
+    assert_eq!(lands_on_the_other(bed).status, Ok(()), "once it was told of the damage");
+
+    let (mut bed, _) = abandoned(true);
+    let gone = bed.path((0, 0));
+    assert_eq!(bed.poll(1), []);
+    bed.planner.handle_fenced(gone, bed.now);
+    let report = lands_on_the_other(bed);
+    assert_eq!((report.status, report.bytes, report.retried_bytes), (Ok(()), 1000, 1000), "once it is fenced");
+
+    let (mut bed, late) = abandoned(true);
+    bed.complete(&late, Outcome::Landed);
+    let report = bed.report().expect("reported");
+    assert_eq!((report.status, report.bytes, report.retried_bytes), (Ok(()), 1000, 0), "late, and right");
 }
 
 /// Fails every attempt of a small transfer, the first `others` of them for another cause; how many there were, and how long

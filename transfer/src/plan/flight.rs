@@ -26,6 +26,9 @@ impl Planner {
         }
         while let Some(oldest) = self.paths.get(ix).and_then(|path| path.oldest) {
             let Some(attempt) = self.take_attempt(oldest) else { break };
+            if let Some(cause) = attempt.held {
+                self.give_back(&attempt, cause, now);
+            }
             self.release(&attempt, now);
         }
         if self.paths.get(ix).is_some_and(|path| path.state == State::Fencing) {
@@ -39,6 +42,8 @@ impl Planner {
         let Some(attempt) = self.take_attempt(slice) else { return };
         if !attempt.abandoned {
             self.learn(&attempt, now);
+        }
+        if !attempt.abandoned || attempt.held.is_some() {
             let path = self.paths.get(attempt.path).map(|path| path.id);
             let transfer = self.transfers.get_mut(attempt.transfer).filter(|transfer| !transfer.ended);
             if let (Some(path), Some(transfer)) = (path, transfer) {
@@ -50,6 +55,9 @@ impl Planner {
 
     fn on_settled(&mut self, slice: SliceId, cause: Cause, now: Time) {
         let Some(attempt) = self.take_attempt(slice) else { return };
+        if attempt.held.is_some() {
+            self.give_back(&attempt, cause, now);
+        }
         if !attempt.abandoned {
             self.give_back(&attempt, cause, now);
             let config = &self.config;
@@ -133,7 +141,8 @@ impl Planner {
         self.arm_path(ix, now);
     }
 
-    /// Gives an attempt's range to another one; the attempt itself stays until it completes or is fenced.
+    /// Gives an attempt's range to another one; the attempt itself stays until it completes or is fenced. Under a checksum
+    /// the other has to wait for that: the receiver may still write damaged bytes for the first, and would say so too late.
     fn abandon(&mut self, slice: SliceId, cause: Cause, now: Time) {
         let Some(attempt) = self.attempts.get_mut(slice).filter(|attempt| !attempt.abandoned) else { return };
         attempt.abandoned = true;
@@ -142,6 +151,10 @@ impl Planner {
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.live -= 1;
             transfer.abandoned += 1;
+            if transfer.request.checksum {
+                attempt.held = Some(cause);
+                return;
+            }
         }
         let failed_on = self.path_id(path);
         self.requeue(id, Retry { start, bytes, attempts, corrupt, cause, failed_on, not_before: now }, now);

@@ -33,7 +33,7 @@ use super::{
 /// let id = planner.submit(Request {
 ///     peer, direction: Direction::Write, ops: Arc::new(vec![Op::contiguous(0, 4096, 10_000)]), local_bytes: 1 << 20,
 ///     remote_bytes: 1 << 20, class: Class::KvHandoff, tenant: TenantId::default(), deadline: now + Duration::from_secs(1),
-///     distance: None,
+///     checksum: false, distance: None,
 /// }, now).unwrap();
 ///
 /// let mut batch = SliceBatch::default();
@@ -108,8 +108,10 @@ pub(super) struct Attempt {
     pub(super) attempt: u8,
     /// Attempts before it that failed their checksum.
     pub(super) corrupt: u8,
-    /// Its range was given to another attempt: it no longer counts, but it may still land.
+    /// Its path has failed it: its range goes to another attempt, but it may still land.
     pub(super) abandoned: bool,
+    /// Why, where the other attempt waits until this one can touch nothing any more; landing, it still counts.
+    pub(super) held: Option<Cause>,
     pub(super) older: Option<SliceId>,
     pub(super) newer: Option<SliceId>,
 }

@@ -219,6 +219,7 @@ impl Planner {
             attempt: tries,
             corrupt,
             abandoned: false,
+            held: None,
             older,
             newer: None,
         };

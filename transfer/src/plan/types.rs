@@ -218,6 +218,9 @@ pub struct Request {
     pub tenant: TenantId,
     /// When it must have been reported; after that it is an error.
     pub deadline: Time,
+    /// Its slices carry checksums: what a path may still damage goes to no other path before the first can touch nothing
+    /// any more, or damage would come after what was found right.
+    pub checksum: bool,
     /// Nanoseconds of penalty by local [`RailId`] for this region's memory (same switch, same socket, far socket); shared by all
     /// requests on a region. `u32::MAX`: this rail cannot reach the memory. `None`, or past the end: no penalty.
     pub distance: Option<Arc<[u32]>>,
@@ -291,7 +294,7 @@ pub enum Cause {
     /// Nothing was heard for too long: another path. Given by the planner itself.
     #[error("no completion in time")]
     Timeout,
-    /// A checksum did not match at the receiver, nothing was kept: another path.
+    /// A checksum did not match at the receiver, which has written what it got: another path writes it again.
     #[error("checksum mismatch")]
     Corrupt,
     /// The owner says no; no path will change that.

@@ -29,6 +29,13 @@ impl Memory {
         self.destination[to..to + len].copy_from_slice(&self.source[from..from + len]);
     }
 
+    /// Lands with every bit wrong.
+    pub(super) fn damage(&mut self, piece: &Piece) {
+        self.land(piece);
+        let (_, to) = self.sides(piece.local, piece.remote);
+        self.destination[to..to + piece.len as usize].iter_mut().for_each(|byte| *byte = !*byte);
+    }
+
     /// What contradicts a report: a landed op whose bytes differ, an op not sent that was touched, a byte touched between runs.
     pub(super) fn contradicts(&self, ops: &[Op], statuses: &[OpStatus]) -> Option<String> {
         if ops.len() != statuses.len() {

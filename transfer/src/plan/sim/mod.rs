@@ -6,8 +6,9 @@
 //! **What it models.** A link sends slices one after another at its rate, then a delay; each rail has a worker with a bounded queue
 //! that polls when it is woken or when a slice of its own ended, never else (a missing wake shows as a hang). A dark link
 //! holds what is on it and says nothing; a broken one fails what is on it, part of which still lands later; a fence takes a
-//! while, and slices go on landing until then. Loads with content own real bytes on both sides: each landing copies, and a landing
-//! after `Quiesced` is a violation.
+//! while, and slices go on landing until then. Loads with content own real bytes on both sides: each landing copies, a damaged
+//! one writes wrong bytes before its checksum is looked at (every other load has checksums), and a landing after `Quiesced` is a
+//! violation.
 //!
 //! **What it does not.** Switch queues and shared bottlenecks between links: that is the cluster simulator's business.
 

@@ -95,9 +95,16 @@ pub enum Step {
 enum Happening {
     Step(Step),
     Lands(SliceId, u32),
+    /// The same, but what is written is wrong; who looks at the checksum says so.
+    Damages(SliceId, u32),
     Ends(SliceId, Outcome),
     Fenced(usize),
     Opened(usize),
+}
+
+/// Every other load carries checksums.
+fn has_checksum(load: usize) -> bool {
+    load.is_multiple_of(2)
 }
 
 #[derive(Debug)]
@@ -286,6 +293,9 @@ impl World {
         } else if chance < fail {
             let cause =
                 [Cause::PathFault, Cause::Corrupt, Cause::LocalFault, Cause::RemoteFault][self.rng.below(4) as usize];
+            if cause == Cause::Corrupt && has_checksum(load) {
+                self.schedule(there, Happening::Damages(id, epoch));
+            }
             self.schedule(heard, Happening::Ends(id, Outcome::Failed(cause, Fate::Settled)));
         } else if chance - fail >= vanish {
             self.schedule(there, Happening::Lands(id, epoch));
@@ -296,6 +306,7 @@ impl World {
         match happening {
             Happening::Step(step) => self.step(step),
             Happening::Lands(slice, epoch) => self.land(slice, epoch),
+            Happening::Damages(slice, epoch) => self.damage(slice, epoch),
             Happening::Ends(slice, outcome) => self.finish(slice, outcome),
             Happening::Fenced(link) => self.fenced(link),
             Happening::Opened(link) => {
@@ -339,6 +350,17 @@ impl World {
             if twice {
                 self.schedule(heard + Duration::from_micros(300), Happening::Ends(slice, Outcome::Landed));
             }
+        }
+    }
+
+    fn damage(&mut self, slice: SliceId, epoch: u32) {
+        let Some(flight) = self.flights.get(&slice) else { return };
+        let link = &self.links[flight.link];
+        if link.epoch == epoch
+            && link.condition != Condition::Dark
+            && let Some(memory) = &mut self.loads[flight.load].1
+        {
+            flight.pieces.iter().for_each(|piece| memory.damage(piece));
         }
     }
 
@@ -437,6 +459,7 @@ impl World {
             class: load.class,
             tenant: load.tenant,
             deadline: self.now + load.patience,
+            checksum: has_checksum(index),
             distance: None,
         };
         self.outcomes[index].submitted_at = self.now;
