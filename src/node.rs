@@ -42,6 +42,8 @@ settings! {
         transfer_streams: NonZeroU32 = "2";
         /// Check each slice that moves with a CRC32.
         transfer_checksum: bool = "false";
+        /// Transfers of this node under way at most; what is to be sent beyond them waits for room.
+        transfers_max: NonZeroU32 = "65536";
         /// Damage on purpose, for tests: key=number,... of drop, delay, flip and others; never in production.
         transfer_fault: Option<FaultPlan> = "";
         /// Blocks of KV in the pool; without a number, as many as fit pool-bytes.
@@ -80,6 +82,7 @@ impl NodeSettings {
         config.membership = Some(MembershipConfig::new(self.conductor.to_string()));
         config.transfer.listen = self.transfer;
         config.transfer.checksum = self.transfer_checksum;
+        config.transfer.transfers_max = self.transfers_max.get() as usize;
         config.transfer.faults.clone_from(&self.transfer_fault);
         config.transfer.streams_per_peer = u8::try_from(self.transfer_streams.get()).map_err(|_| {
             ConfigError::Conflict(format!("transfer-streams: {} is more than 255", self.transfer_streams))

@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::prefill::Prefill;
 use common::{Answer, Decode, assert_right, config, config_of, expected, model, prompt, request, seeded};
 use kvrail_engine::mock::StepModel;
+use kvrail_node::{ModelSource, NodeConfig, PoolSize, Role};
 use kvrail_proto::v1;
 use kvrail_transfer::TransportKind;
 
@@ -83,6 +84,33 @@ async fn two_thousand_requests_at_once_are_what_one_node_alone_says() {
     p.wait_idle().await;
     q.wait_idle().await;
     d.stop().await;
+}
+
+/// The last layers of a prompt are handed over when there is room at last: only then, and not when they are computed, may
+/// the decode node be told that all is there. A token of the mock hangs on every byte of the KV before it.
+#[tokio::test]
+async fn a_full_transfer_engine_delays_the_answer_and_changes_nothing() {
+    for (transport, transfers_max) in [(SHM, 1), (TCP, 1), (SHM, 3), (TCP, 3)] {
+        let mut node = NodeConfig::local("p0", Role::Prefill, ModelSource::Mock(model()), PoolSize::Blocks(512));
+        node.transfer.transports = vec![transport];
+        node.transfer.transfers_max = transfers_max;
+        let p = Prefill::start_node(node).await;
+        let d = decode(512, transport).await;
+        let requests: Vec<_> =
+            (0..100u32).map(|i| with(seeded(prompt(i, 1 + i as usize * 37 % 400), 6, i.into()), &[&p])).collect();
+        let answers = ask_all(&d, &requests).await;
+        for (request, answer) in requests.iter().zip(&answers) {
+            assert_right(request, answer);
+            assert_eq!(answer.done().prefill_node, "p0", "{:?}", request.request_id);
+            let payload = request.prompt.len() as u64 * model().format.token_bytes();
+            assert_eq!(answer.done().kv_payload_bytes, payload, "{:?}", request.request_id);
+        }
+        p.wait_idle().await;
+        let status = p.status().await;
+        assert!(status["kv"]["waits"].as_u64() > Some(0), "the engine was never full: {status}");
+        d.wait_idle().await;
+        d.stop().await;
+    }
 }
 
 async fn ask_all(d: &Decode, requests: &[v1::GenerateRequest]) -> Vec<Answer> {

@@ -49,6 +49,8 @@ metrics_table! {
     KV_PAYLOAD_BYTES = ("kvrail_kv_payload_bytes_total", Counter);
     /// KV bytes that were sent again.
     KV_RETRIED_BYTES = ("kvrail_kv_retried_bytes_total", Counter);
+    /// How often KV that could be sent found the transfer engine full, and waited.
+    KV_WAITS = ("kvrail_kv_waits_total", Counter);
     /// Leases granted on this node's memory.
     LEASES = ("kvrail_leases_total", Counter);
     /// Leases not yet fenced.

@@ -169,6 +169,9 @@ impl Courier {
         if let Some(failure) = news.failed {
             return Err(failure);
         }
+        if news.full {
+            self.shared.stats.waits();
+        }
         let need = self.format.blocks_for(progress.computed.chunk_end);
         if need > self.wanted {
             let wanted = v1::LeaseWanted { first_block: self.wanted, count: need - self.wanted };

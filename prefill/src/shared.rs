@@ -68,6 +68,7 @@ impl serve::Service for Shared {
                 "token_bytes": self.node.spec().format.token_bytes(),
                 "payload_bytes": get(&stats.payload_bytes),
                 "retried_bytes": get(&stats.retried_bytes),
+                "waits": get(&stats.waits),
                 "blocks": get(&stats.blocks_visible),
             }),
         );

@@ -24,10 +24,12 @@ pub(crate) struct Stats {
     held_metric: Counter,
     payload_metric: Counter,
     retried_metric: Counter,
+    waits_metric: Counter,
     pub computed_tokens: AtomicU64,
     pub cached_tokens: AtomicU64,
     pub payload_bytes: AtomicU64,
     pub retried_bytes: AtomicU64,
+    pub waits: AtomicU64,
     pub blocks_visible: AtomicU64,
     rate: Mutex<Option<f64>>,
 }
@@ -45,10 +47,12 @@ impl Stats {
             held_metric: registry.counter(name::PROMPT_TOKENS, &[("source", "held")]),
             payload_metric: registry.counter(name::KV_PAYLOAD_BYTES, &[("direction", "sent")]),
             retried_metric: registry.counter(name::KV_RETRIED_BYTES, &[("direction", "sent")]),
+            waits_metric: registry.counter(name::KV_WAITS, &[]),
             computed_tokens: AtomicU64::new(0),
             cached_tokens: AtomicU64::new(0),
             payload_bytes: AtomicU64::new(0),
             retried_bytes: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
             blocks_visible: AtomicU64::new(0),
             rate: Mutex::new(None),
         }
@@ -77,6 +81,12 @@ impl Stats {
         self.retried_metric.increment(retried);
         self.payload_bytes.fetch_add(payload, Ordering::Relaxed);
         self.retried_bytes.fetch_add(retried, Ordering::Relaxed);
+    }
+
+    /// The transfer engine was full.
+    pub(crate) fn waits(&self) {
+        self.waits_metric.increment(1);
+        self.waits.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Smoothed prompt tokens a second; 0 while unknown.

@@ -4,6 +4,7 @@
 //! bit of every slice for the mock executor, whose answers hang on every byte; the exponent of one number of every slice
 //! for the real model. What single numbers do to the logits is shown in the executors' tests (`engine/tests`).
 
+use futures::StreamExt;
 use serde_json::Value;
 
 use super::{Findings, Setting, Tier};
@@ -25,6 +26,8 @@ struct Case {
     count: usize,
 }
 
+/// Requests in flight at a time where they are to crowd the transfer engine.
+const CROWD: usize = 8;
 /// Tokens of a block, by default.
 const BLOCK_TOKENS: u64 = 16;
 
@@ -71,25 +74,32 @@ fn asks(count: usize, seed: u64) -> Vec<Ask> {
     asks
 }
 
-/// What a cluster said, and the `/status` of its decode nodes afterwards.
+/// What a cluster said, and what its nodes had counted afterwards.
 struct Said {
     answers: Vec<Result<Answer, String>>,
+    /// `/status` of the decode nodes.
     statuses: Vec<Value>,
+    /// How often a prefill node found its transfer engine full.
+    waits: u64,
 }
 
 impl Said {
-    async fn by(plan: &Plan, asks: &[Ask]) -> Result<Self, String> {
+    async fn by(plan: &Plan, asks: &[Ask], at_once: usize) -> Result<Self, String> {
         let cluster = Cluster::start(plan).await.map_err(|e| e.to_string())?;
         let model = cluster.model().await.map_err(|e| e.to_string())?;
-        let mut answers = Vec::new();
-        for question in asks {
-            answers.push(ask(&cluster.client(), &model, question).await.map_err(|e| e.to_string()));
-        }
+        let client = cluster.client();
+        let (client, model) = (&client, &model);
+        let one = |question: Ask| async move { ask(client, model, &question).await.map_err(|e| e.to_string()) };
+        let answers = futures::stream::iter(asks.to_vec()).map(one).buffered(at_once).collect().await;
         let mut statuses = Vec::new();
         for node in &cluster.decode {
             statuses.push(cluster.status(node).await?);
         }
-        Ok(Self { answers, statuses })
+        let mut waits = 0;
+        for node in &cluster.prefill {
+            waits += cluster.status(node).await?["kv"]["waits"].as_u64().unwrap_or_default();
+        }
+        Ok(Self { answers, statuses, waits })
     }
 
     /// How many answers are as expected, others, and none.
@@ -113,13 +123,18 @@ impl Said {
 impl Case {
     async fn run(&self, findings: &mut Findings, setting: &Setting) -> Result<(), String> {
         let asks = asks(self.count, setting.seed);
-        let alone = Said::by(&Plan::new(&setting.binary, &self.model, 0, 1, "tcp"), &asks).await?;
+        let alone = Said::by(&Plan::new(&setting.binary, &self.model, 0, 1, "tcp"), &asks, 1).await?;
         let expected = alone.answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         for transport in ["tcp", "shm"] {
             let mut plan = Plan::new(&setting.binary, &self.model, 1, 1, transport);
             // No prompt is too short to be computed by the prefill node.
             plan.conductor_args = ["--local-prefill-tokens", "0"].map(str::to_owned).to_vec();
-            self.undamaged(findings, &plan, &asks, &expected).await?;
+            // Without damage every answer is the same, or a difference would prove nothing.
+            let label = format!("{} over {transport}, nothing damaged", self.name);
+            let said = self.moved(findings, &plan, &label, &asks, &expected).await?;
+            findings.check(said.caught() == 0, format!("{label}: slices were refused"));
+            self.crowded(findings, &plan, &asks, &expected).await?;
+
             plan.decode_args = ["--transfer-fault", self.damage].map(str::to_owned).to_vec();
             for checksum in [false, true] {
                 plan.node_args = vec![format!("--transfer-checksum={checksum}")];
@@ -128,44 +143,50 @@ impl Case {
             // So little that what is sent again arrives: a receiver that damages all is given up, and nothing is moved.
             let little = self.damage.replacen("flip=1", "flip=5", 1);
             plan.decode_args = vec!["--transfer-fault".into(), little];
-            self.repaired(findings, &plan, &asks, &expected).await?;
+            let label = format!("{} over {transport}, a slice in five damaged, checksum on", self.name);
+            let said = self.moved(findings, &plan, &label, &asks, &expected).await?;
+            findings.check(said.caught() > 0, format!("{label}: nothing was caught, so nothing was damaged"));
         }
         Ok(())
     }
 
-    /// Without damage every answer is the same, or a difference would prove nothing; and `/status` shows a payload of
-    /// tokens that were moved × bytes a token.
-    async fn undamaged(
+    /// All KV arrives: every answer is the same, and the counters say what was moved.
+    async fn moved(
         &self,
         findings: &mut Findings,
         plan: &Plan,
+        label: &str,
         asks: &[Ask],
         expected: &[Answer],
-    ) -> Result<(), String> {
-        let said = Said::by(plan, asks).await?;
-        let label = format!("{} over {}, nothing damaged", self.name, plan.transport);
-        let (same, ..) = said.against(expected);
-        findings.figure(&label, format!("{same} of {} answers the same", asks.len()));
+    ) -> Result<Said, String> {
+        let said = Said::by(plan, asks, 1).await?;
+        let (same, other, none) = said.against(expected);
+        let counts = format!("{same} of {} answers the same, {other} others, {none} broken off", asks.len());
+        findings.figure(label, format!("{counts}, {} slices caught", said.caught()));
         findings.check(same == asks.len(), format!("{label}: an answer is not what one process alone says"));
-
-        self.counters(findings, &said, &label)
+        self.counters(findings, &said, label)?;
+        Ok(said)
     }
 
-    /// Where a slice in five is damaged and the checksum is on, all is moved, and what was sent again counts apart.
-    async fn repaired(
+    /// What finds no room in a full transfer engine goes last of all: it must be there before it is told to be.
+    async fn crowded(
         &self,
         findings: &mut Findings,
         plan: &Plan,
         asks: &[Ask],
         expected: &[Answer],
     ) -> Result<(), String> {
-        let said = Said::by(plan, asks).await?;
-        let label = format!("{} over {}, a slice in five damaged, checksum on", self.name, plan.transport);
-        let (same, ..) = said.against(expected);
-        findings.figure(&label, format!("{same} of {} answers the same, {} caught", asks.len(), said.caught()));
-        findings.check(same == asks.len(), format!("{label}: damage reached an answer"));
-        findings.check(said.caught() > 0, format!("{label}: nothing was caught, so nothing was damaged"));
-        self.counters(findings, &said, &label)
+        let prefill_args = ["--transfers-max", "1"].map(str::to_owned).to_vec();
+        let said = Said::by(&Plan { prefill_args, ..plan.clone() }, asks, CROWD).await?;
+        let label = format!("{} over {}, one transfer at a time, {CROWD} requests", self.name, plan.transport);
+        let (same, other, none) = said.against(expected);
+        let counts = format!("{same} of {} answers the same, {other} others, {none} broken off", asks.len());
+        findings.figure(&label, format!("{counts}, {} waits for room", said.waits));
+        findings.check(same == asks.len(), format!("{label}: an answer is not what one process alone says"));
+        // A real model computes longer than a layer moves, and may find room each time.
+        let full = said.waits > 0 || self.name == "real";
+        findings.check(full, format!("{label}: the transfer engine was never full"));
+        Ok(())
     }
 
     /// `/status` shows a payload of tokens that were moved × bytes a token, and the blocks that they fill.
@@ -194,9 +215,9 @@ impl Case {
             format!("{label}: payload is {payload}, not {} × {token_bytes}", prompt - held),
         );
         findings.check(moved == blocks, format!("{label}: {moved} blocks, not {blocks}"));
+        // A path that stalls on a busy machine is left for another: something may be sent again without damage as well.
         let retried = number("retried_bytes")?;
-        let expected = said.caught() > 0;
-        findings.check((retried > 0) == expected, format!("{label}: {retried} bytes are told as sent again"));
+        findings.check(retried > 0 || said.caught() == 0, format!("{label}: no bytes are told as sent again"));
         Ok(())
     }
 
@@ -209,7 +230,7 @@ impl Case {
         asks: &[Ask],
         expected: &[Answer],
     ) -> Result<(), String> {
-        let said = Said::by(plan, asks).await?;
+        let said = Said::by(plan, asks, 1).await?;
         let option = if checksum { "on" } else { "off" };
         let label = format!("{} over {}, {}, checksum {option}", self.name, plan.transport, self.what);
         let (same, other, none) = said.against(expected);
