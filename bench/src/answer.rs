@@ -15,19 +15,39 @@ pub struct Ask {
     pub chat: bool,
     /// Output tokens at most.
     pub max_tokens: u32,
-    /// 0 is greedy.
-    pub temperature: f64,
-    /// Seed of the sampling.
-    pub seed: u64,
+    /// How each of them is chosen.
+    pub sampling: Sampling,
     /// Go on past the model's own end.
     pub ignore_eos: bool,
+}
+
+/// How tokens are chosen; what is `None` is left to the endpoint's default. The default is greedy.
+#[derive(Clone, Debug, Default)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// Only so many of the likeliest.
+    pub top_k: Option<u32>,
+    /// Only the likeliest that have so much of the probability together.
+    pub top_p: Option<f64>,
+    /// Only those with at least this share of the likeliest one's probability.
+    pub min_p: Option<f64>,
+    /// Divides the logits of all tokens that were there before.
+    pub repetition_penalty: Option<f64>,
+    /// Taken from the logits of tokens of the answer.
+    pub presence_penalty: Option<f64>,
+    /// Taken as often as the token is in the answer.
+    pub frequency_penalty: Option<f64>,
+    /// Seed of the draws.
+    pub seed: u64,
 }
 
 impl Ask {
     /// A greedy chat question.
     #[must_use]
     pub fn chat(prompt: impl Into<String>, max_tokens: u32) -> Self {
-        Self { prompt: prompt.into(), chat: true, max_tokens, temperature: 0.0, seed: 1, ignore_eos: false }
+        let sampling = Sampling { seed: 1, ..Sampling::default() };
+        Self { prompt: prompt.into(), chat: true, max_tokens, sampling, ignore_eos: false }
     }
 
     /// A greedy continuation of plain text.
@@ -43,11 +63,19 @@ impl Ask {
     /// The JSON body of the call.
     #[must_use]
     pub fn body(&self, model: &str, stream: bool) -> Value {
+        let sampling = &self.sampling;
+        // A field that is null counts as absent.
         let mut body = json!({
             "model": model,
             "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "seed": self.seed,
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "seed": sampling.seed,
             "ignore_eos": self.ignore_eos,
             "stream": stream,
         });

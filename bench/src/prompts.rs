@@ -1,9 +1,10 @@
 //! Prompts for the suites: reproducible English-like text of given lengths, some of it sharing prefixes.
 
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
-use crate::answer::Ask;
+use crate::answer::{Ask, Sampling};
 
 const WORDS: &[&str] = &[
     "the",
@@ -130,34 +131,67 @@ pub struct Shape {
 #[must_use]
 pub fn prompts(shape: &Shape, seed: u64) -> Vec<Ask> {
     let mut rng = SmallRng::seed_from_u64(seed);
+    let shared = shared_words(shape);
+    let prefixes: Vec<String> = (0..5).map(|_| text(&mut rng, shared)).collect();
+    let prompt = |(i, words): (usize, usize)| {
+        let prompt = if rng.random_range(0..5) < 2 && words > shared {
+            let prefix = &prefixes[rng.random_range(0..prefixes.len())];
+            format!("{prefix} {}", text(&mut rng, words - shared))
+        } else {
+            text(&mut rng, words)
+        };
+        Ask {
+            prompt,
+            // In turns, so that a few prompts are of every kind already.
+            chat: i / 2 % 2 == 0,
+            max_tokens: rng.random_range(1..=shape.max_tokens),
+            sampling: sampling(&mut rng, i % 2 == 0),
+            ignore_eos: rng.random_bool(0.5),
+        }
+    };
+    lengths(shape, seed).into_iter().enumerate().map(prompt).collect()
+}
+
+/// Words of a shared prefix.
+#[must_use]
+pub fn shared_words(shape: &Shape) -> usize {
+    (shape.words.1 / 10).max(2)
+}
+
+/// One length out of each of as many equal parts of the logarithmic scale as there are prompts, in no order, after the
+/// long ones.
+fn lengths(shape: &Shape, seed: u64) -> Vec<usize> {
+    let mut rng = SmallRng::seed_from_u64(seed);
     let (shortest, longest) = shape.words;
-    let prefixes: Vec<String> = (0..5).map(|_| text(&mut rng, (longest / 20).max(2))).collect();
-    (0..shape.count)
-        .map(|i| {
-            let words = if i < shape.long {
-                rng.random_range(longest * 9 / 10..=longest)
-            } else {
-                let exponent: f64 = rng.random_range((shortest as f64).ln()..=(longest as f64).ln());
-                exponent.exp().round() as usize
-            };
-            let shares = rng.random_range(0..5) < 2;
-            let prompt = if shares && words > longest / 20 {
-                let prefix = &prefixes[rng.random_range(0..prefixes.len())];
-                format!("{prefix} {}", text(&mut rng, words - longest / 20))
-            } else {
-                text(&mut rng, words)
-            };
-            let sampled = rng.random_bool(0.5);
-            Ask {
-                prompt,
-                chat: rng.random_bool(0.5),
-                max_tokens: rng.random_range(1..=shape.max_tokens),
-                temperature: if sampled { 0.8 } else { 0.0 },
-                seed: rng.random_range(0..1 << 40),
-                ignore_eos: rng.random_bool(0.5),
-            }
-        })
-        .collect()
+    let (from, to) = ((shortest as f64).ln(), (longest as f64).ln());
+    let parts = shape.count.saturating_sub(shape.long);
+    let in_part = |part: usize| {
+        let share = (part as f64 + rng.random_range(0.0..1.0)) / parts as f64;
+        (from + share * (to - from)).exp().round() as usize
+    };
+    let mut spread: Vec<usize> = (0..parts).map(in_part).collect();
+    spread.shuffle(&mut rng);
+    let long = (0..shape.long.min(shape.count)).map(|_| rng.random_range(longest * 9 / 10..=longest));
+    long.collect::<Vec<_>>().into_iter().chain(spread).collect()
+}
+
+/// Greedy, or some of all that changes which tokens may be drawn and how likely each is.
+fn sampling(rng: &mut SmallRng, greedy: bool) -> Sampling {
+    let seed = rng.random_range(0..1 << 40);
+    if greedy {
+        return Sampling { seed, ..Sampling::default() };
+    }
+    let mut sometimes = |range: std::ops::Range<f64>| rng.random_bool(0.4).then(|| rng.random_range(range));
+    Sampling {
+        top_k: sometimes(2.0..80.0).map(|k| k as u32),
+        top_p: sometimes(0.5..1.0),
+        min_p: sometimes(0.01..0.2),
+        repetition_penalty: sometimes(0.9..1.5),
+        presence_penalty: sometimes(-0.5..1.0),
+        frequency_penalty: sometimes(-0.5..1.0),
+        temperature: rng.random_range(0.5..1.2),
+        seed,
+    }
 }
 
 /// `words` words of text.
@@ -183,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_prompts_and_another_gives_others() {
-        let of = |seed| prompts(&SHAPE, seed).into_iter().map(|a| (a.prompt, a.seed)).collect::<Vec<_>>();
+        let of = |seed| prompts(&SHAPE, seed).into_iter().map(|a| (a.prompt, a.sampling.seed)).collect::<Vec<_>>();
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
     }
@@ -198,5 +232,9 @@ mod tests {
         let mut heads: Vec<_> = all.iter().filter_map(|a| a.prompt.get(..60)).collect();
         heads.sort_unstable();
         assert!(heads.windows(2).any(|w| w[0] == w[1]), "some share a prefix");
+        for (chat, greedy) in [(true, true), (true, false), (false, true), (false, false)] {
+            let kind = |a: &&Ask| (a.chat, a.sampling.temperature == 0.0) == (chat, greedy);
+            assert_eq!(all.iter().filter(kind).count(), 25, "chat: {chat}, greedy: {greedy}");
+        }
     }
 }

@@ -12,6 +12,7 @@ pub mod late_write;
 mod python;
 mod reference;
 pub mod speed;
+mod tokens;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

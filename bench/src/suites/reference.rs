@@ -9,21 +9,20 @@
 //! The reference reads kvrail's own answer, so that a tie that falls the other way ends no comparison: up to the first
 //! divergence what it would have said is its own greedy continuation, and past it every token is judged all the same.
 
-use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvrail_text::{ChatMessage, TextModel};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::identity::pass;
 use super::python::{cache, environment, output};
+use super::tokens::Tokens;
 use super::{Findings, Setting};
-use crate::answer::{Answer, Ask};
+use crate::answer::{Answer, Ask, Sampling};
 use crate::cluster::Plan;
 use crate::prompts::{Shape, prompts};
 
@@ -80,13 +79,12 @@ struct Verdict {
 /// # Errors
 /// What kept it from comparing.
 pub async fn run(findings: &mut Findings, setting: &Setting, model: &Path) -> Result<(), String> {
-    let text = TextModel::open(model).map_err(|e| e.to_string())?;
-    let greedy = |ask| Ask { temperature: 0.0, ignore_eos: true, max_tokens: TOKENS, ..ask };
+    let tokens = Tokens::of(&model.display().to_string())?;
+    let greedy = |ask| Ask { sampling: Sampling::default(), ignore_eos: true, max_tokens: TOKENS, ..ask };
     let asks: Arc<Vec<Ask>> = Arc::new(prompts(&SHAPE, setting.seed).into_iter().map(greedy).collect());
     let plan = Plan::new(&setting.binary, &model.display().to_string(), 0, 1, "tcp");
     let answers = pass(&plan, &asks, 1).await?.remove(0);
-    let ids = token_ids(&text);
-    let questions = asks.iter().zip(&answers).map(|(ask, answer)| question(&text, &ids, ask, answer));
+    let questions = asks.iter().zip(&answers).map(|(ask, answer)| question(&tokens, ask, answer));
     let questions = questions.collect::<Result<Vec<_>, _>>()?;
     let longest = questions.iter().map(|question| question.prompt.len()).max().unwrap_or_default();
     findings.check(longest > LONG, format!("reference: the longest prompt has only {longest} tokens"));
@@ -109,33 +107,13 @@ pub async fn run(findings: &mut Findings, setting: &Setting, model: &Path) -> Re
     Ok(())
 }
 
-/// Tokens by their bytes; `None` where several have the same.
-fn token_ids(text: &TextModel) -> HashMap<&[u8], Option<u32>> {
-    let mut ids = HashMap::new();
-    for (id, bytes) in (0..text.vocab_size()).filter_map(|id| Some((id, text.token_bytes(id)?))) {
-        ids.entry(bytes).and_modify(|id| *id = None).or_insert(Some(id));
-    }
-    ids
-}
-
-fn question(
-    text: &TextModel,
-    ids: &HashMap<&[u8], Option<u32>>,
-    ask: &Ask,
-    answer: &Answer,
-) -> Result<Question, String> {
-    let prompt = if ask.chat {
-        text.encode_chat(&[ChatMessage::new("user", ask.prompt.as_str())])
-    } else {
-        text.encode_completion(&ask.prompt)
-    };
-    let prompt = prompt.map_err(|e| e.to_string())?;
+fn question(tokens: &Tokens, ask: &Ask, answer: &Answer) -> Result<Question, String> {
+    let prompt = tokens.prompt(ask)?;
     if answer.usage["prompt_tokens"].as_u64() != Some(prompt.len() as u64) {
         return Err(format!("a prompt of {} tokens, the endpoint says {}", prompt.len(), answer.usage));
     }
-    let id = |bytes: &[u8]| ids.get(bytes).copied().flatten().ok_or_else(|| format!("which token is {bytes:?}?"));
-    let answer = answer.tokens.iter().map(|token| Ok((id(&token.bytes)?, token.logprob)));
-    Ok(Question { prompt, answer: answer.collect::<Result<_, String>>()? })
+    let logprobs = answer.tokens.iter().map(|token| token.logprob);
+    Ok(Question { prompt, answer: tokens.answer(answer)?.into_iter().zip(logprobs).collect() })
 }
 
 fn replies(setting: &Setting, model: &Path, questions: &[Question]) -> Result<Vec<Reply>, String> {

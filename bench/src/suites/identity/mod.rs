@@ -1,16 +1,20 @@
 //! Token identity: what comes out of separate prefill and decode processes is what one process alone would have said, and
 //! that is what an independent implementation says (`reference`, in the full tier).
 
+mod questions;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
+use self::questions::{Lengths, check_kinds, check_lengths, questions};
+use super::tokens::Tokens;
 use super::{Findings, Setting, Tier, reference};
 use crate::answer::{Answer, Ask, ask};
 use crate::client::Client;
 use crate::cluster::{Cluster, Plan};
-use crate::prompts::{Shape, prompts};
+use crate::prompts::Shape;
 
 /// Requests in flight at a time.
 const CONCURRENCY: usize = 16;
@@ -23,41 +27,58 @@ const LOGPROB_TOLERANCE: f64 = 1e-4;
 /// Runs the suite on the mock executor and, where it is here, on the real model.
 pub async fn run(setting: &Setting) -> Findings {
     let mut findings = Findings::default();
-    let (mock, real) = match setting.tier {
-        Tier::Quick => (2_000, Shape { count: 20, words: (1, 250), long: 1, max_tokens: 8 }),
-        Tier::Full => (2_000, Shape { count: 200, words: (1, 2_200), long: 5, max_tokens: 32 }),
-    };
-    let shape = Shape { count: mock, words: (1, 60), long: 20, max_tokens: 16 };
-    compare(&mut findings, setting, "mock", "mock", &shape).await;
+    let full = setting.tier == Tier::Full;
+    let shape = Shape { count: 2_000, words: (1, 360), long: 0, max_tokens: 16 };
+    compare(&mut findings, setting, "mock", "mock", &shape, None).await;
     let Some(model) = &setting.model else {
         let missing = "the real model is not on this machine: `kvrail model pull` fetches it";
-        match setting.tier {
-            Tier::Quick => findings.figure("real model", missing),
-            Tier::Full => findings.failure(missing),
+        if full {
+            findings.failure(missing);
+        } else {
+            findings.figure("real model", missing);
         }
         return findings;
     };
-    compare(&mut findings, setting, "real", &model.display().to_string(), &real).await;
-    if setting.tier == Tier::Full
-        && let Err(e) = reference::run(&mut findings, setting, model).await
-    {
+    let (shape, more) = if full {
+        let more = Lengths { mean_max: 400.0, above: (5, 2_000) };
+        (Shape { count: 200, words: (1, 3_000), long: 0, max_tokens: 32 }, Some(more))
+    } else {
+        (Shape { count: 20, words: (1, 350), long: 1, max_tokens: 8 }, None)
+    };
+    compare(&mut findings, setting, "real", &model.display().to_string(), &shape, more).await;
+    if full && let Err(e) = reference::run(&mut findings, setting, model).await {
         findings.failure(format!("reference: {e}"));
     }
     findings
 }
 
-async fn compare(findings: &mut Findings, setting: &Setting, name: &str, model: &str, shape: &Shape) {
-    let asks = Arc::new(prompts(shape, setting.seed));
+async fn compare(
+    findings: &mut Findings,
+    setting: &Setting,
+    name: &str,
+    model: &str,
+    shape: &Shape,
+    more: Option<Lengths>,
+) {
+    let Prepared { tokens, asks, lengths } = match prepare(model, shape, setting.seed) {
+        Ok(prepared) => prepared,
+        Err(e) => return findings.failure(format!("{name}: {e}")),
+    };
+    check_lengths(findings, name, &lengths, shape.words, more);
+    check_kinds(findings, name, &asks, shape, shape.count >= 200);
     let alone = Plan::new(&setting.binary, model, 0, 1, "tcp");
     let expected = match pass(&alone, &asks, 1).await {
         Ok(mut passes) => passes.remove(0),
         Err(e) => return findings.failure(format!("{name}: colocated run: {e}")),
     };
-    let tokens: usize = expected.iter().map(|a| a.tokens.len()).sum();
+    let output: usize = expected.iter().map(|a| a.tokens.len()).sum();
     findings.figure(
         format!("{name}: colocated"),
-        format!("{} answers, {} prompt tokens, {tokens} output tokens", expected.len(), prompt_tokens(&expected)),
+        format!("{} answers, {} prompt tokens, {output} output tokens", expected.len(), prompt_tokens(&expected)),
     );
+    let told = expected.iter().map(|answer| answer.usage["prompt_tokens"].as_u64().unwrap_or(0) as usize);
+    findings
+        .check(told.eq(lengths), format!("{name}: the endpoint counts other tokens in a prompt than the tokenizer"));
     for transport in ["tcp", "shm"] {
         let started = Instant::now();
         let mut plan = Plan::new(&setting.binary, model, 2, 2, transport);
@@ -67,8 +88,8 @@ async fn compare(findings: &mut Findings, setting: &Setting, name: &str, model: 
             Err(e) => findings.failure(format!("{name} over {transport}: {e}")),
             Ok(passes) => {
                 for (cache, answers) in ["cold", "warm"].iter().zip(&passes) {
-                    let differing =
-                        differences(findings, &expected, answers, &format!("{name} over {transport}, {cache}"));
+                    let label = format!("{name} over {transport}, {cache}");
+                    let differing = differences(findings, &expected, answers, &tokens, &label);
                     let equal = answers.len() - differing;
                     findings.figure(
                         format!("{name} over {transport}, cache {cache}"),
@@ -84,6 +105,20 @@ async fn compare(findings: &mut Findings, setting: &Setting, name: &str, model: 
     }
 }
 
+/// Questions for a model, and how many tokens each prompt has.
+struct Prepared {
+    tokens: Tokens,
+    asks: Arc<Vec<Ask>>,
+    lengths: Vec<usize>,
+}
+
+fn prepare(model: &str, shape: &Shape, seed: u64) -> Result<Prepared, String> {
+    let tokens = Tokens::of(model)?;
+    let asks = questions(shape, seed, &tokens)?;
+    let lengths = asks.iter().map(|ask| Ok(tokens.prompt(ask)?.len())).collect::<Result<_, String>>()?;
+    Ok(Prepared { tokens, asks: Arc::new(asks), lengths })
+}
+
 fn prompt_tokens(answers: &[Answer]) -> u64 {
     answers.iter().filter_map(|a| a.usage["prompt_tokens"].as_u64()).sum()
 }
@@ -93,10 +128,16 @@ fn cached(answers: &[Answer]) -> u64 {
 }
 
 /// Counts the answers that differ; the first few are told in full.
-fn differences(findings: &mut Findings, expected: &[Answer], answers: &[Answer], label: &str) -> usize {
+fn differences(
+    findings: &mut Findings,
+    expected: &[Answer],
+    answers: &[Answer],
+    tokens: &Tokens,
+    label: &str,
+) -> usize {
     let mut differing = 0;
     for (i, (answer, expected)) in answers.iter().zip(expected).enumerate() {
-        if let Err(why) = answer.same_as(expected, LOGPROB_TOLERANCE) {
+        if let Err(why) = same(answer, expected, tokens) {
             differing += 1;
             if differing <= 3 {
                 findings.failure(format!("{label}: answer {i}: {why}"));
@@ -107,6 +148,15 @@ fn differences(findings: &mut Findings, expected: &[Answer], answers: &[Answer],
         findings.failure(format!("{label}: and {} answers more", differing - 3));
     }
     differing
+}
+
+/// Token id by token id, then all that was said of them.
+fn same(answer: &Answer, expected: &Answer, tokens: &Tokens) -> Result<(), String> {
+    let (ids, expected_ids) = (tokens.answer(answer)?, tokens.answer(expected)?);
+    if ids != expected_ids {
+        return Err(format!("tokens {ids:?}, expected {expected_ids:?}"));
+    }
+    answer.same_as(expected, LOGPROB_TOLERANCE)
 }
 
 /// Starts a cluster and asks everything `times` times over; every pass in the order of the prompts.
