@@ -15,7 +15,7 @@
 //!
 //! Map: [`members`] leases · [`events`] cursors of KV events · [`index`] the global prefix index · [`route`] cost and
 //! choice · [`core`] these four as one state machine · [`service`] its gRPC face · [`gateway`] the OpenAI endpoint ·
-//! [`admin`], [`http`], [`metrics`] what both services show and how.
+//! [`admin`], [`http`], [`metrics`] what both services show and how · `testing` what their tests share.
 
 #![forbid(unsafe_code)]
 

@@ -7,7 +7,7 @@
 //! - *Every failure is typed* (law 4): [`Failure`] is what a refused or failed request is told.
 //! - No environment and no globals: a node is its [`NodeConfig`]; two nodes in one process do not mix.
 //!
-//! Map: [`config`] what a node is told · [`node`] its parts, put together · [`serve`] its life: serve, drain, leave, stop ·
+//! Map: [`config`] what a node is told · `model` its executor · [`node`] its parts, put together · [`serve`] its life: serve, drain, leave, stop ·
 //! [`cache`] the block cache behind one lock, events included · [`backing`] a transfer region as pool memory ·
 //! [`membership`] the stream to the conductor · [`load`] what the node is doing · [`admin`] the HTTP endpoint ·
 //! [`metrics`] every metric's name · [`latency`] quantiles · [`grpc`] servers and channels with limits · [`convert`]

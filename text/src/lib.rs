@@ -9,7 +9,7 @@
 //! Map: [`model`] the [`TextModel`], what everybody uses · [`parts`] what it is made of · `gguf` read from a file · `bpe`,
 //! `spm` the two families of tokenizers · `special` finds special tokens in text · [`vocabulary`] ids to bytes ·
 //! [`detokenizer`] UTF-8 safe streaming · [`stop`] stop strings · [`chat`] messages and templates · [`catalogue`] models
-//! known by name and where their files lie.
+//! known by name and where their files lie · `mock` the text of the mock model · `error`.
 //!
 //! ```
 //! use kvrail_text::TextModel;

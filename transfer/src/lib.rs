@@ -17,11 +17,12 @@
 //! | `engine` | the public face: [`Engine`], [`Peer`], [`Lease`] |
 //! | `config`, `transfer`, `notify`, `telemetry` | its values: settings, requests and reports, notifications, counts |
 //! | `start`, `submit` | starting an engine; checking a request before it is planned |
-//! | `core`, `mailbox` | what threads and handles share |
+//! | `core`, `mailbox`, `sync` | what threads and handles share |
 //! | `worker`, `urgent` | the threads that move bytes, and how the scheduler treats them |
 //! | [`plan`] | sans-I/O: coalesce, slice, choose, window, retry |
 //! | `session` | handshake, leases, fencing, peer health |
 //! | `memory` | regions: host memory and sealed memfds |
+//! | `integrity`, `random` | checksums of payloads; generations and keys that nobody guesses |
 //! | `transport` | tcp, shm and a software NIC behind one trait; faults by seed |
 //!
 //! ```

@@ -1,9 +1,9 @@
-//! A newcomer's machine: a fresh clone, an empty model cache, the README's two commands and nothing else.
+//! On a newcomer's machine the README's two commands do what they say.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use super::newcomer::Newcomer;
 use super::{Findings, Setting, Tier};
 
 /// Longest a command of the README may take, builds included.
@@ -14,7 +14,7 @@ pub async fn run(setting: &Setting) -> Findings {
     let setting = setting.clone();
     tokio::task::spawn_blocking(move || {
         let mut findings = Findings::default();
-        if let Err(e) = newcomer(&setting, &mut findings) {
+        if let Err(e) = commands_work(&setting, &mut findings) {
             findings.failure(e);
         }
         findings
@@ -23,23 +23,14 @@ pub async fn run(setting: &Setting) -> Findings {
     .unwrap_or_default()
 }
 
-fn newcomer(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
+fn commands_work(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     let readme = std::fs::read_to_string(setting.root.join("README.md")).map_err(|e| format!("README.md: {e}"))?;
     let commands = commands(&readme);
     let [first, second] = commands.as_slice() else {
         return Err(format!("the README's first block has {} commands, not two: {commands:?}", commands.len()));
     };
-    let directory = tempfile::tempdir().map_err(|e| e.to_string())?;
-    let clone = directory.path().join("kvrail");
-    let source = setting.root.display().to_string();
-    let (_, text) = shell(&format!("git clone --quiet '{source}' '{}'", clone.display()), directory.path(), &[])?;
-    if !clone.join("Cargo.toml").is_file() {
-        return Err(format!("git clone: {text}"));
-    }
-    let cache = directory.path().join("cache").display().to_string();
-    let env = [("XDG_CACHE_HOME", cache.as_str()), ("CARGO_TARGET_DIR", "target")];
-
-    let (took, text) = shell(first, &clone, &env)?;
+    let newcomer = Newcomer::new(&setting.root)?;
+    let (took, text) = shell(&newcomer, first)?;
     let answer = text.trim().lines().last().unwrap_or_default().to_owned();
     findings.figure(first, format!("{:.0} s, answered: {answer}", took.as_secs_f64()));
     findings.check(answer.split_whitespace().count() >= 3, format!("no answer on stdout: {text}"));
@@ -47,7 +38,7 @@ fn newcomer(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     if setting.tier == Tier::Quick {
         return Ok(());
     }
-    let (took, text) = shell(second, &clone, &env)?;
+    let (took, text) = shell(&newcomer, second)?;
     let count = |word: &str| -> u64 {
         let totals = text.lines().filter(|l| l.starts_with("test result:"));
         totals.filter_map(|l| l.split(word).next()?.split_whitespace().last()?.parse::<u64>().ok()).sum()
@@ -65,13 +56,13 @@ fn commands(readme: &str) -> Vec<String> {
     lines.filter(|l| !l.is_empty()).map(str::to_owned).collect()
 }
 
-/// Runs a line of shell; returns how long it took and what it printed on stdout. Its stderr is shown.
-fn shell(line: &str, directory: &Path, env: &[(&str, &str)]) -> Result<(Duration, String), String> {
+/// Runs a line of shell in the clone; returns how long it took and what it printed on stdout. Its stderr is shown.
+fn shell(newcomer: &Newcomer, line: &str) -> Result<(Duration, String), String> {
     let started = Instant::now();
-    let child = Command::new("timeout")
+    let child = newcomer
+        .command("timeout")
         .args([&COMMAND_MAX.as_secs().to_string(), "sh", "-c", line])
-        .current_dir(directory)
-        .envs(env.iter().copied())
+        .current_dir(newcomer.clone_directory())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -9,6 +9,7 @@ pub mod house;
 pub mod identity;
 pub mod kv_moves;
 pub mod late_write;
+mod newcomer;
 mod python;
 mod reference;
 pub mod speed;

@@ -1,8 +1,11 @@
 //! The house is in order: the map is true, every crate says what it is for, and CI passes on a clean clone.
 
+mod map;
+
 use std::process::Command;
 use std::time::Instant;
 
+use super::newcomer::Newcomer;
 use super::{Findings, Setting, Tier};
 
 /// CPU time `.ci/run` may take, cold.
@@ -13,7 +16,7 @@ pub async fn run(setting: &Setting) -> Findings {
     let setting = setting.clone();
     let checks = move || {
         let mut findings = Findings::default();
-        for check in [tidy, map, same_command, ci] {
+        for check in [tidy, maps, same_command, ci] {
             if let Err(e) = check(&setting, &mut findings) {
                 findings.failure(e);
             }
@@ -36,26 +39,24 @@ fn tidy(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     Ok(())
 }
 
-/// Every crate of the workspace, and every module of it, has its line in ARCHITECTURE.md.
-fn map(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
-    let architecture = read(setting, "ARCHITECTURE.md")?;
-    let mut rooms = 0;
-    for member in read(setting, "Cargo.toml")?.lines().filter(|l| l.starts_with("  \"")).flat_map(|l| l.split('"')) {
-        let source = setting.root.join(member).join("src");
-        if member.len() < 2 || !source.is_dir() {
-            continue;
-        }
-        findings.check(architecture.contains(&format!("{member}/")), format!("ARCHITECTURE.md has no `{member}/`"));
-        for entry in std::fs::read_dir(&source).map_err(|e| e.to_string())?.flatten().filter(|e| e.path().is_dir()) {
-            let room = entry.file_name().to_string_lossy().into_owned();
-            findings.check(
-                architecture.contains(&format!("{room}/")),
-                format!("ARCHITECTURE.md has no `{member}/src/{room}/`"),
-            );
-            rooms += 1;
+/// ARCHITECTURE.md is the tree, and the head of each `lib.rs` its modules.
+fn maps(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
+    let manifest = read(setting, "Cargo.toml")?;
+    let listed = manifest.split_once("members = [").and_then(|(_, rest)| rest.split_once(']'));
+    let (listed, _) = listed.ok_or("Cargo.toml lists no members")?;
+    let members: Vec<&str> = listed.split('"').skip(1).step_by(2).chain(["src"]).collect();
+    let (wrong, places) = map::untrue(&read(setting, "ARCHITECTURE.md")?, &members, &map::Tree::of(&setting.root)?);
+    findings.figure("ARCHITECTURE.md", format!("{places} places of {} crates", members.len()));
+    wrong.into_iter().for_each(|wrong| findings.failure(wrong));
+
+    let libraries = members.iter().map(|member| format!("{member}/src/lib.rs"));
+    let libraries: Vec<String> = libraries.filter(|file| setting.root.join(file).is_file()).collect();
+    for file in &libraries {
+        for module in map::unnamed(&read(setting, file)?) {
+            findings.failure(format!("the map at the head of {file} has no `{module}`"));
         }
     }
-    findings.figure("ARCHITECTURE.md", format!("names all crates and {rooms} modules"));
+    findings.figure("lib.rs", format!("{} heads against the modules of their crates", libraries.len()));
     Ok(())
 }
 
@@ -73,14 +74,11 @@ fn ci(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     if setting.tier == Tier::Quick {
         return Ok(());
     }
-    let directory = tempfile::tempdir().map_err(|e| e.to_string())?;
-    let script = format!(
-        "set -e; git clone --quiet '{}' clone; cd clone; export CARGO_TARGET_DIR=target; bash .ci/run 1>&2; times",
-        setting.root.display()
-    );
+    let newcomer = Newcomer::new(&setting.root)?;
     let started = Instant::now();
-    let output = Command::new("bash").args(["-c", &script]).current_dir(directory.path()).output();
-    let output = output.map_err(|e| e.to_string())?;
+    let mut bash = newcomer.command("bash");
+    bash.args(["-c", "set -e; bash .ci/run 1>&2; times"]).current_dir(newcomer.clone_directory());
+    let output = bash.output().map_err(|e| e.to_string())?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let lines: Vec<_> = text.lines().collect();
@@ -88,7 +86,7 @@ fn ci(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     }
     let cpu = cpu_minutes(&String::from_utf8_lossy(&output.stdout)).ok_or("the shell told no times")?;
     findings.figure(
-        ".ci/run in a fresh clone",
+        ".ci/run on a newcomer's machine",
         format!("{cpu:.1} CPU minutes, {:.1} minutes", started.elapsed().as_secs_f64() / 60.0),
     );
     findings.check(
