@@ -1,9 +1,11 @@
 //! `cargo xtask verify NAME`: a promise, run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+use kvrail_bench::suites::report::{self, Run};
 use kvrail_bench::suites::{self, Findings, Setting, Tier};
 
 use crate::run::release_binary;
@@ -22,6 +24,9 @@ pub struct Args {
     /// Seed of every random choice.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Directory that gets the report of each suite, NAME.json and NAME.md; without it target/verify.
+    #[arg(long)]
+    report: Option<PathBuf>,
     /// Take this binary rather than build one.
     #[arg(long)]
     binary: Option<PathBuf>,
@@ -50,21 +55,32 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let model = suites::model_of(&binary);
     let setting = Setting { binary, model, tier, seed: args.seed, root: crate::run::root().into() };
+    let directory = args.report.clone().unwrap_or_else(|| setting.root.join("target/verify"));
+    let commit = commit(&setting.root);
     let mut failed = Vec::new();
     for suite in chosen {
         println!("{}: {}", suite.name, suite.promise);
         let started = Instant::now();
         let findings = run_suite(suite, &setting)?;
-        let verdict = if findings.pass() { "PASS" } else { "FAIL" };
-        println!("{verdict} {} ({:?}, seed {}, {:.1} s)", suite.name, tier, args.seed, started.elapsed().as_secs_f64());
-        if !findings.pass() {
+        let (verdict, seconds) = (findings.verdict(), started.elapsed().as_secs_f64());
+        println!("{verdict} {} ({tier:?}, seed {}, {seconds:.1} s)", suite.name, args.seed);
+        let run = Run { suite: suite.name, tier: &args.tier, seed: args.seed, commit: &commit, seconds };
+        println!("report: {}", report::write(&directory, &run, &findings)?.display());
+        if verdict != "PASS" {
             failed.push(suite.name);
         }
     }
     if !failed.is_empty() {
-        bail!("{} of {} suites failed: {}", failed.len(), args.names.len(), failed.join(", "));
+        bail!("{} of {} suites did not pass: {}", failed.len(), args.names.len(), failed.join(", "));
     }
     Ok(())
+}
+
+/// The commit that is checked out, and whether something was changed since.
+fn commit(root: &Path) -> String {
+    let told = Command::new("git").args(["describe", "--always", "--dirty", "--exclude=*"]).current_dir(root).output();
+    let told = told.ok().filter(|output| output.status.success());
+    told.map_or("no commit".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn run_suite(suite: &suites::Suite, setting: &Setting) -> Result<Findings> {

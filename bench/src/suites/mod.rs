@@ -1,4 +1,4 @@
-//! The promises of kvrail as suites: each prints its figures and closes with PASS or FAIL.
+//! The promises of kvrail as suites: each prints its figures and closes with PASS, FAIL, or SKIPPED where a part could not run.
 
 pub mod bad_input;
 pub mod clients;
@@ -12,6 +12,7 @@ pub mod late_write;
 mod newcomer;
 mod python;
 mod reference;
+pub mod report;
 pub mod speed;
 mod tokens;
 
@@ -141,8 +142,10 @@ pub fn find(name: &str) -> Result<&'static Suite, Unknown> {
 pub struct Findings {
     /// Figures, in order: name, value with unit.
     pub figures: Vec<(String, String)>,
-    /// What did not hold. Empty means PASS.
+    /// What did not hold.
     pub failures: Vec<String>,
+    /// What could not be looked at on this machine. PASS means that there is none, and no failure.
+    pub skipped: Vec<String>,
 }
 
 impl Findings {
@@ -160,6 +163,13 @@ impl Findings {
         self.failures.push(what);
     }
 
+    /// Notes what could not be looked at here, and prints it.
+    pub fn skip(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        println!("  SKIPPED: {what}");
+        self.skipped.push(what);
+    }
+
     /// Notes a failure unless `holds`.
     pub fn check(&mut self, holds: bool, what: impl Into<String>) {
         if !holds {
@@ -167,9 +177,31 @@ impl Findings {
         }
     }
 
-    /// Whether everything held and anything was looked at.
+    /// PASS: everything was looked at and held. FAIL: something did not, or nothing was looked at. Else SKIPPED.
     #[must_use]
-    pub fn pass(&self) -> bool {
-        self.failures.is_empty() && !self.figures.is_empty()
+    pub fn verdict(&self) -> &'static str {
+        match (self.failures.is_empty() && !self.figures.is_empty(), self.skipped.is_empty()) {
+            (false, _) => "FAIL",
+            (true, false) => "SKIPPED",
+            (true, true) => "PASS",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_looked_at_and_held_passes() {
+        let verdict = |figures: usize, failures: usize, skipped: usize| {
+            let mut findings = Findings::default();
+            (0..figures).for_each(|i| findings.figure("figure", i));
+            (0..failures).for_each(|_| findings.failure("failure"));
+            (0..skipped).for_each(|_| findings.skip("skipped"));
+            findings.verdict()
+        };
+        assert_eq!([verdict(1, 0, 0), verdict(1, 0, 1), verdict(1, 1, 1)], ["PASS", "SKIPPED", "FAIL"]);
+        assert_eq!([verdict(0, 0, 0), verdict(0, 0, 1)], ["FAIL", "FAIL"], "nothing was looked at");
     }
 }

@@ -3,6 +3,8 @@
 //! The Python clients live in a virtual environment in the user's cache directory, with the versions that
 //! `bench/clients/*.txt` pins; it is made once and used again.
 
+mod stream;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,6 +18,8 @@ use super::{Findings, Setting, Tier};
 
 /// Requests of each client.
 const REQUESTS: usize = 100;
+/// Output tokens that curl asks for.
+const MAX_TOKENS: u64 = 8;
 /// Longest wait for the pool to serve.
 const READY_MAX: Duration = Duration::from_secs(120);
 
@@ -43,16 +47,24 @@ fn clients(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     };
     let scratch = tempfile::tempdir().map_err(|e| e.to_string())?;
     let up = Up::start(&setting.binary, &model, scratch.path())?;
-    curl(&up, findings)?;
-    match environment(setting, if setting.tier == Tier::Quick { "openai.txt" } else { "load.txt" }) {
+    curl(&up, scratch.path(), findings)?;
+    let (packages, list): (&[&str], _) = match setting.tier {
+        Tier::Quick => (&["openai"], "openai.txt"),
+        Tier::Full => (&["openai", "aiperf"], "load.txt"),
+    };
+    match environment(setting, list) {
         Ok(python) => {
+            versions(Some(&python), packages, findings)?;
             openai(&up, &python, setting, findings)?;
             if setting.tier == Tier::Full {
                 load(&up, &python, &model, scratch.path(), setting, findings)?;
             }
         }
         // A clean machine without a package index still runs the rest of the quick tier.
-        Err(e) if setting.tier == Tier::Quick => findings.figure("openai package", format!("not run: {e}")),
+        Err(e) if setting.tier == Tier::Quick => {
+            versions(None, &[], findings)?;
+            findings.skip(format!("the openai package: {e}"));
+        }
         Err(e) => return Err(e),
     }
     let status = up.end()?;
@@ -118,11 +130,16 @@ impl Drop for Up {
     }
 }
 
-fn curl(up: &Up, findings: &mut Findings) -> Result<(), String> {
+fn curl(up: &Up, scratch: &Path, findings: &mut Findings) -> Result<(), String> {
     let chat = format!("{}/v1/chat/completions", up.http);
     let body = |model: &str, stream: bool| {
-        json!({"model": model, "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8, "stream": stream})
-            .to_string()
+        let mut body =
+            json!({"model": model, "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": MAX_TOKENS});
+        if stream {
+            body["stream"] = json!(true);
+            body["stream_options"] = json!({"include_usage": true});
+        }
+        body.to_string()
     };
     let post = |url: &str, body: String, more: &[&str]| {
         let mut curl = Command::new("curl");
@@ -136,13 +153,38 @@ fn curl(up: &Up, findings: &mut Findings) -> Result<(), String> {
     findings.check(ok && text.contains("data: [DONE]") && text.ends_with("\n200"), format!("curl, streamed: {text}"));
     let (ok, text) = post(&chat, body("no-such-model", false), &[])?;
     findings.check(ok && text.contains("\"error\"") && text.ends_with("\n404"), format!("curl, refused: {text}"));
-    // curl's own globbing asks as often as the range says.
-    let many = format!("{chat}?n=[1-{REQUESTS}]");
-    let (ok, text) = post(&many, body(&up.model, true), &["--parallel", "--parallel-max", "8", "-o", "/dev/null"])?;
+    // curl's own globbing asks as often as the range says, and names a file for each answer.
+    let (many, files) = (format!("{chat}?n=[1-{REQUESTS}]"), scratch.join("answer-#1"));
+    let files = files.display().to_string();
+    let (ok, text) = post(&many, body(&up.model, true), &["--parallel", "--parallel-max", "8", "-o", &files])?;
     let good = text.lines().filter(|line| *line == "200").count();
-    findings
-        .figure("curl", format!("whole, streamed and refused answers; {good} of {REQUESTS} streams ended with 200"));
     findings.check(ok && good == REQUESTS, format!("curl, {REQUESTS} streams: {text}"));
+    let (mut tokens, mut whole) = (0, 0);
+    for n in 1..=REQUESTS {
+        let answer = std::fs::read_to_string(scratch.join(format!("answer-{n}"))).map_err(|e| e.to_string());
+        match answer.and_then(|text| stream::whole(&text, MAX_TOKENS)) {
+            Ok(count) => (tokens, whole) = (tokens + count, whole + 1),
+            Err(e) => findings.failure(format!("curl, stream {n}: {e}")),
+        }
+    }
+    findings.figure(
+        "curl",
+        format!("whole, streamed and refused answers; {good} of {REQUESTS} streams ended with 200, {whole} are whole: {tokens} tokens"),
+    );
+    Ok(())
+}
+
+/// Which clients these are.
+fn versions(python: Option<&Path>, packages: &[&str], findings: &mut Findings) -> Result<(), String> {
+    let (_, curl) = output(Command::new("curl").arg("--version"))?;
+    let mut all = vec![curl.split_whitespace().take(2).collect::<Vec<_>>().join(" ")];
+    for package in packages {
+        let script = format!("import importlib.metadata as m; print('{package}', m.version('{package}'))");
+        let (ok, text) = output(Command::new(python.ok_or("no Python")?).args(["-c", &script]))?;
+        findings.check(ok, format!("{package} is not installed: {text}"));
+        all.push(text.trim().to_owned());
+    }
+    findings.figure("clients", all.join(", "));
     Ok(())
 }
 
