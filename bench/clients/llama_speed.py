@@ -1,6 +1,9 @@
 """llama.cpp (the xllamacpp wheel) as the other side of the executor bench: one JSON request a line, one answer a line.
 
-    python llama_speed.py MODEL.gguf THREADS
+    OMP_WAIT_POLICY=passive python llama_speed.py MODEL.gguf THREADS
+
+OMP_WAIT_POLICY is OpenMP's, which the wheel is built with: threads that wait for each other spin unless it says `passive`.
+On cores that others want as well, spinning counts as CPU time and takes it from the thread that is waited for.
 
 Requests: {"prefill": N} computes a prompt of N tokens; {"decode": N, "context": M} computes N tokens after M.
 Answers: {"seconds": wall, "cpu_seconds": of the whole process}.
@@ -29,6 +32,9 @@ def main():
     params.n_ctx = 4096
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(sys.argv[2])
+    if os.environ.get("OMP_WAIT_POLICY") == "passive":
+        # A build without OpenMP has its own threads, which poll.
+        params.cpuparams.poll = params.cpuparams_batch.poll = 0
     params.warmup = False
     server = xllamacpp.Server(params)
 

@@ -1,5 +1,8 @@
 //! The built-in executor beside llama.cpp on the same model, in turns: prefill and decode, by the clock and by the
 //! CPU-second. On shared cores the CPU-second is the figure that means something.
+//!
+//! llama.cpp's threads spin while they wait for each other, which counts as CPU time. The fair one is llama.cpp with
+//! threads that sleep instead; the one as it comes is measured in the same rounds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -23,17 +26,20 @@ const DECODE: usize = 64;
 /// Longest prompt.
 const PROMPT_MAX: usize = 2_048;
 
+/// Who takes turns.
+pub const CONTENDERS: [&str; 3] = ["kvrail", "llama.cpp, threads that sleep", "llama.cpp, threads that spin"];
+
 /// What was measured of one kind of work.
 #[derive(Debug, Serialize)]
 pub struct Row {
     /// `prefill of N` or `decode at N`.
     pub work: String,
-    /// Tokens a second: kvrail, llama.cpp.
-    pub tokens_per_s: [Interval; 2],
-    /// Tokens a CPU-second: kvrail, llama.cpp.
-    pub tokens_per_cpu_s: [Interval; 2],
-    /// Tokens a CPU-second, kvrail to llama.cpp, same round.
-    pub ratio: Interval,
+    /// Tokens a second of each of [`CONTENDERS`].
+    pub tokens_per_s: [Interval; 3],
+    /// Tokens a CPU-second of each.
+    pub tokens_per_cpu_s: [Interval; 3],
+    /// Tokens a CPU-second, kvrail to each of the others, same round.
+    pub ratios: [Interval; 2],
     /// Rounds that counted.
     pub kept: usize,
     /// Rounds thrown away for excess run-queue delay.
@@ -54,32 +60,34 @@ pub fn run(model: &Path, python: &Path, script: &Path, rounds: usize) -> Result<
     let options = CpuOptions::default();
     let threads = options.threads;
     let mut ours = Ours::load(model, options)?;
-    let mut theirs = Theirs::start(model, python, script, threads)?;
+    let mut theirs =
+        [Theirs::start(model, python, script, threads, true)?, Theirs::start(model, python, script, threads, false)?];
     let works = [Work::Prefill(512), Work::Prefill(PROMPT_MAX), Work::Decode];
     works.into_iter().map(|work| compare(&mut ours, &mut theirs, work, rounds)).collect()
 }
 
-fn compare(ours: &mut Ours, theirs: &mut Theirs, work: Work, wanted: usize) -> Result<Row, String> {
+fn compare(ours: &mut Ours, theirs: &mut [Theirs; 2], work: Work, wanted: usize) -> Result<Row, String> {
     ours.turn(work, 0)?;
-    theirs.turn(work)?;
-    let rounds =
-        interleave(
-            2,
-            wanted,
-            |contender, round| {
-                if contender == 0 { ours.turn(work, round as u64 + 1) } else { theirs.turn(work) }
-            },
-        )?;
-    let both = |figure: fn(&Measure) -> f64| Some([rounds.median(0, figure)?, rounds.median(1, figure)?]);
+    for theirs in theirs.iter_mut() {
+        theirs.turn(work)?;
+    }
+    let rounds = interleave(CONTENDERS.len(), wanted, |contender, round| match contender {
+        0 => ours.turn(work, round as u64 + 1),
+        _ => theirs[contender - 1].turn(work),
+    })?;
+    let all = |figure: fn(&Measure) -> f64| {
+        Some([rounds.median(0, figure)?, rounds.median(1, figure)?, rounds.median(2, figure)?])
+    };
+    let ratio = |other: usize| rounds.ratio(0, other, |m| 1.0 / m.cost());
     let row = || {
         Some(Row {
             work: match work {
                 Work::Prefill(tokens) => format!("prefill of {tokens}"),
                 Work::Decode => format!("decode at {CONTEXT}"),
             },
-            tokens_per_s: both(Measure::rate)?,
-            tokens_per_cpu_s: both(|m| 1.0 / m.cost())?,
-            ratio: rounds.ratio(0, 1, |m| 1.0 / m.cost())?,
+            tokens_per_s: all(Measure::rate)?,
+            tokens_per_cpu_s: all(|m| 1.0 / m.cost())?,
+            ratios: [ratio(1)?, ratio(2)?],
             kept: rounds.kept.len(),
             discarded: rounds.discarded,
         })
@@ -149,8 +157,11 @@ struct Theirs {
 }
 
 impl Theirs {
-    fn start(model: &Path, python: &Path, script: &Path, threads: usize) -> Result<Self, String> {
-        let mut child = Command::new(python)
+    /// `passive`: threads that wait sleep, instead of spinning for a while first.
+    fn start(model: &Path, python: &Path, script: &Path, threads: usize, passive: bool) -> Result<Self, String> {
+        let mut command = Command::new(python);
+        command.env_remove("OMP_WAIT_POLICY").envs(passive.then_some(("OMP_WAIT_POLICY", "passive")));
+        let mut child = command
             .arg(script)
             .arg(model)
             .arg(threads.to_string())
@@ -198,18 +209,18 @@ impl Drop for Theirs {
 /// Tables for people.
 #[must_use]
 pub fn text(rows: &[Row]) -> String {
-    let ratio = format!("ratio per CPU-s [{}]", coverage(rows.iter().map(|row| row.ratio)));
+    let ratio = format!("ratio per CPU-s [{}]", coverage(rows.iter().flat_map(|row| row.ratios)));
     let head = ["", "", "tokens/s", "tokens/CPU-s", &ratio, "rounds"];
     let mut table = crate::show::table(&head);
     for row in rows {
-        for (side, name) in ["kvrail", "llama.cpp"].iter().enumerate() {
+        for (side, name) in CONTENDERS.into_iter().enumerate() {
             let first = |text: String| if side == 0 { text } else { String::new() };
             table.add_row([
                 first(row.work.clone()),
-                (*name).to_owned(),
+                name.to_owned(),
                 format!("{:.1}", row.tokens_per_s[side].median),
                 format!("{:.1}", row.tokens_per_cpu_s[side].median),
-                first(row.ratio.to_string()),
+                if side == 0 { String::new() } else { row.ratios[side - 1].to_string() },
                 first(format!("{} (−{})", row.kept, row.discarded)),
             ]);
         }

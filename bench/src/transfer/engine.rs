@@ -114,6 +114,12 @@ impl Kvrail {
         self.ops = Arc::new(self.moves.iter().map(op).collect());
     }
 
+    /// Threads that copy at most: the receiver's workers, each with streams of its own.
+    pub fn copying_threads() -> usize {
+        let config = EngineConfig::default();
+        config.workers.min(config.streams_per_peer.into()).max(1)
+    }
+
     /// Shared memory of the near engine, for the memcpy baseline.
     pub fn allocate_shared(&self, bytes: usize) -> Result<Region, BenchError> {
         self.engine.allocate(bytes, MemoryKind::Shared).map_err(BenchError::engine)

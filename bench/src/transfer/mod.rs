@@ -158,12 +158,8 @@ pub fn run(options: &Options, far: &FarCommand) -> Result<Report, BenchError> {
     let mut report = Report::new(&shape);
     for &wire in &options.transports {
         let mut kvrail = Kvrail::start(far, wire, shape)?;
-        let mut baseline: Box<dyn Contender> = match wire {
-            Wire::Tcp => Box::new(Sockets::start(far, shape, CONNECTIONS)?),
-            Wire::Shm => Box::new(Memcpy::new(kvrail.allocate_shared(shape.bytes())?, shape)?),
-        };
-        report.pairs.push(compare(options, wire, &mut kvrail, baseline.as_mut())?);
-        drop(baseline);
+        let baselines = baselines(far, wire, &kvrail, shape)?;
+        report.pairs.extend(compare(options, wire, &mut kvrail, baselines)?);
         if options.batch > 0 {
             report.batches.push(one_submit(options, wire, &mut kvrail, &shape)?);
         }
@@ -199,28 +195,53 @@ fn check_settings(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// What the engine is measured against over a transport. The first has as many threads that move bytes as the engine, and
+/// is what counts; one thread that copies is what one would write first.
+fn baselines(
+    far: &FarCommand,
+    wire: Wire,
+    kvrail: &Kvrail,
+    shape: Shape,
+) -> Result<Vec<Box<dyn Contender>>, BenchError> {
+    if wire == Wire::Tcp {
+        return Ok(vec![Box::new(Sockets::start(far, shape, CONNECTIONS)?)]);
+    }
+    let threads = Kvrail::copying_threads();
+    let fair = Memcpy::new(kvrail.allocate_shared(shape.bytes())?, shape, threads)?;
+    let one = (threads > 1).then(|| Box::new(fair.with_threads(1)) as Box<dyn Contender>);
+    Ok(std::iter::once(Box::new(fair) as Box<dyn Contender>).chain(one).collect())
+}
+
+/// The engine beside each baseline, all in the same rounds.
 fn compare(
     options: &Options,
     wire: Wire,
     kvrail: &mut Kvrail,
-    baseline: &mut dyn Contender,
-) -> Result<Pair, BenchError> {
+    mut baselines: Vec<Box<dyn Contender>>,
+) -> Result<Vec<Pair>, BenchError> {
+    let mut contenders: Vec<&mut dyn Contender> = vec![kvrail];
+    contenders.extend(baselines.iter_mut().map(|baseline| baseline.as_mut() as &mut dyn Contender));
+    let names: Vec<String> = contenders.iter().map(|contender| contender.name()).collect();
     let mut tag = options.seed << 32;
     // Warm-up: every page touched, every byte looked at.
-    turn(kvrail, tag, Check::All)?;
-    turn(baseline, tag, Check::All)?;
+    for contender in &mut contenders {
+        turn(*contender, tag, Check::All)?;
+    }
     let check = if options.verify { Check::All } else { Check::Sample };
-    let mut looked_at = 0;
-    let names = [kvrail.name(), baseline.name()];
-    let rounds = interleave(2, options.rounds, |contender, round| {
-        progress(&format!("{} against {}: round {}", names[0], names[1], round + 1));
+    let mut looked_at = vec![0; contenders.len()];
+    let rounds = interleave(contenders.len(), options.rounds, |contender, round| {
+        progress(&format!("{}: round {}", names.join(" against "), round + 1));
         tag += 1;
-        let contender: &mut dyn Contender = if contender == 0 { kvrail } else { baseline };
-        let run = turn(contender, tag, check)?;
-        looked_at += run.looked_at;
+        let run = turn(contenders[contender], tag, check)?;
+        looked_at[contender] += run.looked_at;
         Ok::<_, BenchError>(run.measure)
     })?;
-    Pair::new(wire, names, rounds, looked_at).ok_or_else(|| BenchError::Far("no round was calm".into()))
+    let pair = |other: usize| {
+        let names = [names[0].clone(), names[other].clone()];
+        Pair::new(wire, names, &rounds, other, looked_at[0] + looked_at[other])
+    };
+    let pairs: Option<Vec<Pair>> = (1..contenders.len()).map(pair).collect();
+    pairs.ok_or_else(|| BenchError::Far("no round was calm".into()))
 }
 
 /// All of `options.batch` descriptors in one submit: small ones, so that descriptors and not bytes are what it costs.

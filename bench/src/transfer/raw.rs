@@ -5,12 +5,14 @@
 //! read with scatter reads into their places; it is acknowledged when all of it has been read. Nothing is copied in user
 //! space, nothing is allocated while bytes move, threads and lists stand ready before the clock starts.
 //!
-//! Memcpy: one thread copies block by block from ordinary memory into a memfd, both on pages of the size that the kernel
-//! gives to shared memory, as the engine's are. It lies in one process: the cost of a copy into shared memory does not
-//! hang on who else has mapped it.
+//! Memcpy: threads, each with a contiguous share of the blocks, copy block by block from ordinary memory into a memfd, both
+//! on pages of the size that the kernel gives to shared memory, as the engine's are. It lies in one process: the cost of a
+//! copy into shared memory does not hang on who else has mapped it.
 
+use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
@@ -224,37 +226,67 @@ impl Contender for Sockets {
 
 /// memcpy into shared memory, as a contender.
 pub struct Memcpy {
-    from: MmapMut,
+    /// Shared with those that copy with another number of threads.
+    from: Rc<RefCell<MmapMut>>,
     to: Region,
     shape: Shape,
     moves: Vec<(usize, usize)>,
+    threads: usize,
 }
 
 impl Memcpy {
-    /// Copies into `to`, a region of shared memory.
-    pub fn new(to: Region, shape: Shape) -> Result<Self, BenchError> {
+    /// Copies with that many threads into `to`, a region of shared memory.
+    pub fn new(to: Region, shape: Shape, threads: usize) -> Result<Self, BenchError> {
         let huge = !matches!(Machine::here().huge_pages_shared.as_str(), "never" | "deny");
-        Ok(Self { from: memory(shape.slots * shape.block_bytes, huge)?, to, shape, moves: shape.moves() })
+        let from = Rc::new(RefCell::new(memory(shape.slots * shape.block_bytes, huge)?));
+        Ok(Self { from, to, shape, moves: shape.moves(), threads })
+    }
+
+    /// The same memory, copied with another number of threads.
+    pub fn with_threads(&self, threads: usize) -> Self {
+        let (from, to, moves) = (Rc::clone(&self.from), self.to.clone(), self.moves.clone());
+        Self { from, to, moves, threads, ..*self }
+    }
+
+    /// Copies all blocks; seconds, and the time that the threads stood in the run queue.
+    fn copy(&self) -> io::Result<(f64, Duration)> {
+        let shares: Vec<_> = self.moves.chunks(self.moves.len().div_ceil(self.threads)).collect();
+        let from = self.from.borrow();
+        let (from, to, block) = (&from[..], &self.to, self.shape.block_bytes);
+        let barrier = Barrier::new(shares.len() + 1);
+        let copy = |share: &[(usize, usize)]| {
+            barrier.wait();
+            for &(source, place) in share {
+                to.write((place * block) as u64, &from[source * block..][..block]);
+            }
+            Usage::thread().delay
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = shares.into_iter().map(|share| scope.spawn(|| copy(share))).collect();
+            barrier.wait();
+            let started = Instant::now();
+            let panicked = |_| io::Error::other("a copying thread panicked");
+            let delays = threads.into_iter().map(|t| t.join().map_err(panicked)).sum::<io::Result<Duration>>()?;
+            Ok((started.elapsed().as_secs_f64(), delays))
+        })
     }
 }
 
 impl Contender for Memcpy {
     fn name(&self) -> String {
-        "memcpy, 1 thread, one process".into()
+        let s = if self.threads == 1 { "" } else { "s" };
+        format!("memcpy, {} thread{s}, one process", self.threads)
     }
 
     fn run(&mut self, tag: u64, check: Check) -> Result<Run, BenchError> {
         let block = self.shape.block_bytes;
         for &(slot, _) in &self.moves {
-            fill(tag, slot, &mut self.from[slot * block..][..block]);
+            fill(tag, slot, &mut self.from.borrow_mut()[slot * block..][..block]);
         }
         let before = Usage::own();
-        let started = Instant::now();
-        for &(from, to) in &self.moves {
-            self.to.write((to * block) as u64, &self.from[from * block..][..block]);
-        }
-        let seconds = started.elapsed().as_secs_f64();
-        let usage = Usage::own() - before;
+        let (seconds, delay) = self.copy()?;
+        let mut usage = Usage::own() - before;
+        usage.delay += delay;
         let read = |slot: usize, block: &mut [u8]| self.to.read((slot * block.len()) as u64, block);
         let (wrong, looked_at) = check.wrong_blocks(&self.shape, &self.moves, tag, read);
         let measure = Measure {
