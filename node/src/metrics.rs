@@ -57,6 +57,8 @@ metrics_table! {
     LEASES_OPEN = ("kvrail_leases_open", Gauge);
     /// How often TCP was used where shared memory was wanted, by reason: private_memory, other_user, not_opened.
     TRANSFER_FALLBACKS = ("kvrail_transfer_fallbacks_total", Counter);
+    /// Connections and streams at the transfer port that were dropped for what they said, by reason.
+    TRANSFER_REJECTIONS = ("kvrail_transfer_rejections_total", Counter);
     /// KV events that were dropped because the conductor was away; a snapshot follows.
     EVENTS_LOST = ("kvrail_events_lost_total", Counter);
     /// Whether the conductor's stream stands.

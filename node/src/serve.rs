@@ -162,7 +162,11 @@ impl AdminSource for Admin {
                 "quarantined": blocks.quarantined,
             },
             "leases": engine.leases,
+            "leases_quarantined": engine.leases_quarantined,
             "transfers": engine.transfers,
+            "transfers_lent": engine.transfers_lent,
+            "sessions": {"open": engine.peers, "streams": engine.streams, "lost": engine.peers_lost,
+                "rejected": engine.rejections},
             "shm_fallbacks": engine.fallbacks,
         });
         if let Value::Object(map) = &mut status {
@@ -185,7 +189,11 @@ impl AdminSource for Admin {
         for (state, count) in states {
             registry.gauge(name::KV_BLOCKS, &[("state", state)]).set(count);
         }
-        let fallbacks = self.node.engine().stats().fallbacks;
+        let engine = self.node.engine().stats();
+        for (reason, count) in engine.rejections {
+            registry.counter(name::TRANSFER_REJECTIONS, &[("reason", reason)]).absolute(count);
+        }
+        let fallbacks = engine.fallbacks;
         let reasons = [
             ("private_memory", fallbacks.private_memory),
             ("other_user", fallbacks.other_user),

@@ -24,6 +24,7 @@
 //! | `memory` | regions: host memory and sealed memfds |
 //! | `integrity`, `random` | checksums of payloads; generations and keys that nobody guesses |
 //! | `transport` | tcp, shm and a software NIC behind one trait; faults by seed |
+//! | [`testing`] | the protocol spoken by hand, for tests of what is refused |
 //!
 //! ```
 //! use std::time::Duration;
@@ -57,6 +58,7 @@ mod start;
 mod submit;
 mod sync;
 mod telemetry;
+pub mod testing;
 mod transfer;
 mod transport;
 mod urgent;

@@ -1,5 +1,6 @@
 //! What the engine counts.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What an engine holds and has done; [`Engine::stats`](crate::Engine::stats).
@@ -30,12 +31,63 @@ pub struct EngineStats {
     pub frames_refused: u64,
     /// Slices whose checksum did not fit.
     pub checksum_errors: u64,
-    /// Connections dropped for what they said.
+    /// Connections dropped for what they said: the sum of `rejections`.
     pub protocol_errors: u64,
     /// Peers that died or fell silent.
     pub peers_lost: u64,
     /// How often TCP was used where shared memory was wanted.
     pub fallbacks: Fallbacks,
+    /// Connections and streams dropped for what they said, by reason.
+    pub rejections: BTreeMap<&'static str, u64>,
+}
+
+/// Why a connection or a stream was dropped: for what it said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rejection {
+    /// Not a message of this protocol, or one out of turn.
+    NotAnEngine,
+    /// No version of the protocol in common.
+    Version,
+    /// More peers, or more connections that have not said who they are, than the engine keeps.
+    TooMany,
+    /// No transport in common.
+    NoTransport,
+    /// The engine itself.
+    Myself,
+    /// A stream of no session here.
+    UnknownSession,
+    /// An opening of a stream that is over.
+    Fenced,
+    /// Silent in the handshake.
+    Timeout,
+    /// Another user's process at the shared-memory listener.
+    OtherUser,
+    /// The peer of a session broke the protocol.
+    Session,
+    /// The peer of a data stream broke the protocol.
+    Stream,
+}
+
+impl Rejection {
+    /// All, in the order of the counters.
+    const NAMES: [&'static str; 11] = [
+        "not_an_engine",
+        "version",
+        "too_many",
+        "no_transport",
+        "myself",
+        "unknown_session",
+        "fenced",
+        "timeout",
+        "other_user",
+        "session",
+        "stream",
+    ];
+
+    /// Its name in counts and log.
+    pub(crate) fn as_str(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
 }
 
 /// How often something went over TCP although both sides speak shared memory, by reason.
@@ -79,7 +131,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_received: AtomicU64,
     pub(crate) frames_refused: AtomicU64,
     pub(crate) checksum_errors: AtomicU64,
-    pub(crate) protocol_errors: AtomicU64,
+    pub(crate) rejections: [AtomicU64; Rejection::NAMES.len()],
     pub(crate) peers_lost: AtomicU64,
     pub(crate) fallbacks: [AtomicU64; 3],
 }
@@ -90,6 +142,11 @@ pub(crate) fn count(counter: &AtomicU64, by: u64) {
 }
 
 impl Counters {
+    /// A connection is dropped for what it said.
+    pub(crate) fn reject(&self, why: Rejection) {
+        count(&self.rejections[why as usize], 1);
+    }
+
     pub(crate) fn read_into(&self, stats: &mut EngineStats) {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         stats.streams = get(&self.streams);
@@ -98,9 +155,10 @@ impl Counters {
         stats.bytes_received = get(&self.bytes_received);
         stats.frames_refused = get(&self.frames_refused);
         stats.checksum_errors = get(&self.checksum_errors);
-        stats.protocol_errors = get(&self.protocol_errors);
         stats.peers_lost = get(&self.peers_lost);
         let [private_memory, other_user, not_opened] = self.fallbacks.each_ref().map(get);
         stats.fallbacks = Fallbacks { private_memory, other_user, not_opened };
+        stats.rejections = Rejection::NAMES.into_iter().zip(self.rejections.each_ref().map(get)).collect();
+        stats.protocol_errors = stats.rejections.values().sum();
     }
 }

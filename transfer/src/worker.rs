@@ -17,7 +17,7 @@ use crate::plan::{Cause, Completion, Fate, Outcome, PathId, RailId, RailSet, Sli
 use crate::session::control::Command;
 use crate::session::peer::Session;
 use crate::session::wire::StreamId;
-use crate::telemetry::count;
+use crate::telemetry::{Rejection, count};
 use crate::transport::sys::{Poller, Waker};
 use crate::transport::{Job, Post, Rail, RailError, TransportKind};
 
@@ -191,7 +191,7 @@ impl Worker {
         let (path, stream) = (slot.path, slot.stream);
         match error {
             RailError::Protocol(reason) => {
-                count(&self.core.counters.protocol_errors, 1);
+                self.core.counters.reject(Rejection::Stream);
                 tracing::warn!(peer = slot.session.generation, ?stream, reason, "a peer broke the protocol");
             }
             error => tracing::debug!(peer = slot.session.generation, ?stream, %error, "a stream ended"),

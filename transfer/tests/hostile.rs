@@ -1,20 +1,14 @@
 //! Whatever comes over the wire: a typed refusal, no panic, no hang, and the engine still serves others.
 
 mod common;
-#[path = "common/wire.rs"]
-mod wire;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use common::*;
+use kvrail_transfer::testing::status::{CORRUPT, OK, OUTSIDE, STALE};
+use kvrail_transfer::testing::*;
 use kvrail_transfer::*;
-use wire::*;
-
-const OK: u32 = 0;
-const STALE: u32 = 1;
-const OUTSIDE: u32 = 2;
-const CORRUPT: u32 = 4;
 
 /// An owner with 64 KiB lent for writing, and the lease.
 fn owner() -> (Engine, Region, Lease) {
@@ -49,16 +43,16 @@ async fn other_protocols_on_the_port_are_refused_and_closed() {
     let cases: [&[u8]; 5] =
         [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", &tls, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0; 64], &[0xff; 64]];
     for case in cases {
-        let mut socket = dial(owner.local_addr());
+        let mut socket = dial(owner.local_addr()).unwrap();
         socket.write_all(case).unwrap();
         assert!(closes(&mut socket), "{case:?}");
     }
     for seed in 0..100 {
-        let mut socket = dial(owner.local_addr());
+        let mut socket = dial(owner.local_addr()).unwrap();
         let _ = socket.write_all(&pattern(seed, 200));
         assert!(closes(&mut socket), "seed {seed}");
     }
-    assert!(owner.stats().protocol_errors >= 105);
+    assert!(owner.stats().protocol_errors >= 105 && owner.stats().rejections["not_an_engine"] >= 105);
     assert_serves(&owner).await;
 }
 
@@ -75,7 +69,7 @@ async fn broken_messages_are_refused() {
     let longer = message(&[&good[8..], &[0]].concat());
     let no_stream_kind = message(&[&[8][..], &[0; 24], &[9, 0, 0, 0, 0, 0]].concat());
     for case in [huge, empty, out_of_turn, unknown, longer, no_stream_kind] {
-        let mut socket = dial(owner.local_addr());
+        let mut socket = dial(owner.local_addr()).unwrap();
         socket.write_all(&case).unwrap();
         assert!(closes(&mut socket), "{case:?}");
     }
@@ -85,12 +79,12 @@ async fn broken_messages_are_refused() {
 #[tokio::test]
 async fn a_version_that_nobody_speaks_is_refused_with_the_range() {
     let (owner, _target, _lease) = owner();
-    let mut socket = dial(owner.local_addr());
+    let mut socket = dial(owner.local_addr()).unwrap();
     socket.write_all(&hello((7, 9), 5)).unwrap();
     assert_eq!(read_message(&mut socket).unwrap(), [7, 2, 1, 0, 1, 0], "refused: version, 1 to 1");
     assert!(closes(&mut socket));
     // A range that overlaps is taken at its best.
-    let mut socket = dial(owner.local_addr());
+    let mut socket = dial(owner.local_addr()).unwrap();
     socket.write_all(&hello((1, 9), 5)).unwrap();
     assert_eq!(read_message(&mut socket).unwrap()[..3], [2, 1, 0]);
 }
@@ -128,12 +122,12 @@ async fn a_dialler_tells_apart_who_answers() {
 #[tokio::test]
 async fn silent_and_countless_connections_do_not_keep_others_out() {
     let (owner, _target, _lease) = owner();
-    let mut half = dial(owner.local_addr());
+    let mut half = dial(owner.local_addr()).unwrap();
     half.write_all(&hello((1, 1), 5)[..11]).unwrap();
     let started = Instant::now();
     assert!(closes(&mut half), "half a message is given up");
     assert!(started.elapsed() >= Duration::from_millis(400), "but not at once");
-    let crowd: Vec<_> = (0..400).map(|_| dial(owner.local_addr())).collect();
+    let crowd: Vec<_> = (0..400).map(|_| dial(owner.local_addr()).unwrap()).collect();
     // Past the limit strangers are turned away at once, and those within it after their time.
     eventually("the crowd is gone", || owner.stats().protocol_errors > 300).await;
     assert_serves(&owner).await;
@@ -143,17 +137,18 @@ async fn silent_and_countless_connections_do_not_keep_others_out() {
 #[tokio::test]
 async fn a_stream_needs_its_sessions_token_and_a_new_number() {
     let (owner, _target, _lease) = owner();
-    let (_control, id, token) = session(owner.local_addr(), 5);
+    let session = session(owner.local_addr(), 5).unwrap();
+    let (id, token) = (session.id, session.token);
     let mut wrong = token;
     wrong[3] ^= 1;
     for hello in [stream_hello(id, wrong, 1), stream_hello(id ^ 1, token, 1)] {
-        let mut socket = dial(owner.local_addr());
+        let mut socket = dial(owner.local_addr()).unwrap();
         socket.write_all(&hello).unwrap();
         assert_eq!(read_message(&mut socket).unwrap()[..2], [7, 6], "refused: unknown session");
     }
-    let _first = stream(owner.local_addr(), id, token, 3);
+    let _first = stream(owner.local_addr(), &session, 3).unwrap();
     for old in [3, 2] {
-        let mut socket = dial(owner.local_addr());
+        let mut socket = dial(owner.local_addr()).unwrap();
         socket.write_all(&stream_hello(id, token, old)).unwrap();
         assert_eq!(read_message(&mut socket).unwrap()[..2], [7, 7], "refused: fenced");
     }
@@ -163,8 +158,8 @@ async fn a_stream_needs_its_sessions_token_and_a_new_number() {
 async fn frames_are_refused_by_lease_generation_and_range_before_memory_is_touched() {
     let (owner, target, lease) = owner();
     let before = bytes(&target);
-    let (_control, id, token) = session(owner.local_addr(), 5);
-    let mut socket = stream(owner.local_addr(), id, token, 1);
+    let session = session(owner.local_addr(), 5).unwrap();
+    let mut socket = stream(owner.local_addr(), &session, 1).unwrap();
     let [generation, number, key] = fields(&lease.ticket().to_bytes());
     let inside = [(4096, 512)];
     type Case<'a> = ([u64; 3], &'a [(u64, u32)], u32);
@@ -184,14 +179,14 @@ async fn frames_are_refused_by_lease_generation_and_range_before_memory_is_touch
         let len: u32 = ranges.iter().map(|r| r.1).sum();
         socket.write_all(&Head::new(1, slice as u64, ticket, ranges).sealed()).unwrap();
         socket.write_all(&vec![0xee; len as usize]).unwrap();
-        assert_eq!(read_ack(&mut socket), (slice as u64, status), "{ranges:?}");
+        assert_eq!(read_ack(&mut socket).unwrap(), (slice as u64, status), "{ranges:?}");
     }
     assert!(bytes(&target) == before);
     assert_eq!(owner.stats().frames_refused, 9);
     // The stream has kept its framing all along.
     socket.write_all(&Head::new(1, 99, [generation, number, key], &inside).sealed()).unwrap();
     socket.write_all(&[1; 512]).unwrap();
-    assert_eq!(read_ack(&mut socket), (99, OK));
+    assert_eq!(read_ack(&mut socket).unwrap(), (99, OK));
     assert!(bytes(&target)[4096..4608].iter().all(|b| *b == 1));
     assert_eq!(lease.bytes_landed(), 512);
 }
@@ -200,7 +195,7 @@ async fn frames_are_refused_by_lease_generation_and_range_before_memory_is_touch
 async fn frames_that_break_the_protocol_end_their_stream_and_nothing_else() {
     let (owner, target, lease) = owner();
     let before = bytes(&target);
-    let (_control, id, token) = session(owner.local_addr(), 5);
+    let session = session(owner.local_addr(), 5).unwrap();
     let t = fields(&lease.ticket().to_bytes());
     let range = [(4096, 512)];
     let mut unsealed = Head::new(1, 1, t, &range).sealed();
@@ -227,9 +222,9 @@ async fn frames_that_break_the_protocol_end_their_stream_and_nothing_else() {
     for (n, (what, frame)) in cases.into_iter().enumerate() {
         // A stream that ended is opened anew under the next number; the place may take a moment to be free.
         let mut socket = loop {
-            let mut socket = dial(owner.local_addr());
-            socket.write_all(&stream_hello(id, token, n as u32 + 1)).unwrap();
-            if read_message(&mut socket) == Some(vec![9]) {
+            let mut socket = dial(owner.local_addr()).unwrap();
+            socket.write_all(&stream_hello(session.id, session.token, n as u32 + 1)).unwrap();
+            if read_message(&mut socket).is_ok_and(|m| m == [9]) {
                 break socket;
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -245,8 +240,8 @@ async fn frames_that_break_the_protocol_end_their_stream_and_nothing_else() {
 #[tokio::test]
 async fn the_checksum_catches_every_flipped_bit() {
     let (owner, target, lease) = owner();
-    let (_control, id, token) = session(owner.local_addr(), 5);
-    let mut socket = stream(owner.local_addr(), id, token, 1);
+    let session = session(owner.local_addr(), 5).unwrap();
+    let mut socket = stream(owner.local_addr(), &session, 1).unwrap();
     let t = fields(&lease.ticket().to_bytes());
     let payload = pattern(8, 96);
     let crc = crc32fast::hash(&payload).to_le_bytes();
@@ -256,12 +251,12 @@ async fn the_checksum_catches_every_flipped_bit() {
         bad[bit / 8] ^= 1 << (bit % 8);
         socket.write_all(&head(bit as u64)).unwrap();
         socket.write_all(&bad).unwrap();
-        assert_eq!(read_ack(&mut socket), (bit as u64, CORRUPT), "bit {bit}");
+        assert_eq!(read_ack(&mut socket).unwrap(), (bit as u64, CORRUPT), "bit {bit}");
     }
     assert_eq!((owner.stats().checksum_errors, lease.bytes_landed()), (768, 0));
     socket.write_all(&head(9999)).unwrap();
     socket.write_all(&payload).unwrap();
-    assert_eq!(read_ack(&mut socket), (9999, OK));
+    assert_eq!(read_ack(&mut socket).unwrap(), (9999, OK));
     assert!(bytes(&target)[8192..8256] == payload[32..]);
 }
 
@@ -270,8 +265,8 @@ async fn the_checksum_catches_every_flipped_bit() {
 #[tokio::test]
 async fn a_sender_asleep_in_mid_frame_neither_delays_the_fence_nor_writes_past_it() {
     let (owner, target, lease) = owner();
-    let (_control, id, token) = session(owner.local_addr(), 5);
-    let mut socket = stream(owner.local_addr(), id, token, 1);
+    let session = session(owner.local_addr(), 5).unwrap();
+    let mut socket = stream(owner.local_addr(), &session, 1).unwrap();
     let t = fields(&lease.ticket().to_bytes());
     socket.write_all(&Head::new(1, 1, t, &[(4096, 65_536)]).sealed()).unwrap();
     socket.write_all(&[0xee; 30_000]).unwrap();
@@ -282,7 +277,7 @@ async fn a_sender_asleep_in_mid_frame_neither_delays_the_fence_nor_writes_past_i
     let fresh = pattern(5, 1 << 20);
     target.write(0, &fresh);
     socket.write_all(&[0xee; 35_536]).unwrap();
-    assert_eq!(read_ack(&mut socket), (1, STALE));
+    assert_eq!(read_ack(&mut socket).unwrap(), (1, STALE));
     assert!(bytes(&target) == fresh, "the rest of a revoked frame landed");
     assert_eq!((owner.stats().leases, owner.stats().leases_quarantined), (0, 0));
 }
@@ -291,14 +286,15 @@ async fn a_sender_asleep_in_mid_frame_neither_delays_the_fence_nor_writes_past_i
 #[tokio::test]
 async fn a_peer_that_comes_back_under_a_new_generation_fences_the_old_one() {
     let (owner, target, lease) = owner();
-    let (_old_control, id, token) = session(owner.local_addr(), 5);
-    let mut old = stream(owner.local_addr(), id, token, 1);
+    let session_of = |generation| session(owner.local_addr(), generation).unwrap();
+    let session = session_of(5);
+    let mut old = stream(owner.local_addr(), &session, 1).unwrap();
     let t = fields(&lease.ticket().to_bytes());
     old.write_all(&Head::new(1, 1, t, &[(4096, 65_536)]).sealed()).unwrap();
     old.write_all(&[0xee; 1000]).unwrap();
     eventually("it begins to land", || bytes(&target)[4096] == 0xee).await;
     // The same place, another generation.
-    let (_new_control, _, _) = session(owner.local_addr(), 6);
+    let _new = session_of(6);
     assert!(closes(&mut old), "the old generation's streams are closed");
     eventually("one session is left", || owner.stats().peers == 1 && owner.stats().peers_lost == 1).await;
     let now = bytes(&target);

@@ -4,22 +4,18 @@
 //! They fail where the fence is switched off, like those of `late_write`.
 
 mod common;
-#[path = "common/wire.rs"]
-mod wire;
 #[path = "common/zombie.rs"]
 mod zombie;
 
 use std::time::{Duration, Instant};
 
 use common::*;
+use kvrail_transfer::testing::fields;
+use kvrail_transfer::testing::status::{OK, STALE};
 use kvrail_transfer::*;
-use wire::fields;
 use zombie::{SLICE, Zombie};
 
 const LEN: usize = 1 << 20;
-/// Words of an owner on a slice.
-const OK: u32 = 0;
-const STALE: u32 = 1;
 
 macro_rules! over_each_transport {
     ($($name:ident),* $(,)?) => {

@@ -23,13 +23,15 @@ use crate::session::peer::{Reply, Session};
 use crate::session::pipe::{Pipe, PipeError};
 use crate::session::streams::Streams;
 use crate::session::wire::{Identity, Message, RefuseCode, StreamId, VERSIONS};
-use crate::telemetry::{Fallback, count};
+use crate::telemetry::{Fallback, Rejection, count};
 use crate::transfer::{FailureKind, Report, Shared, TransferError};
 use crate::transport::sim::Nic;
 use crate::transport::sys::Poller;
 
 /// Connections that have not said who they are, at most.
 const STRANGERS_MAX: usize = 256;
+/// How often it is said that connections are turned away.
+const TELL_AGAIN: Duration = Duration::from_secs(30);
 /// Keys of the listeners in the poller.
 const LISTENER: u64 = u64::MAX - 1;
 const UNIX_LISTENER: u64 = u64::MAX - 2;
@@ -151,6 +153,7 @@ pub(crate) struct Control {
     pub(super) me: Identity,
     /// For the simulated transport.
     pub(super) nic: Option<Arc<Nic>>,
+    told_of_rejection: Option<Instant>,
 }
 
 impl Control {
@@ -168,7 +171,7 @@ impl Control {
         }
         let (unix, unix_name) = unix.map_or((None, Vec::new()), |(u, name)| (Some(u), name));
         let (conns, sessions, by_peer) = (Slab::new(), HashMap::new(), HashMap::new());
-        Ok(Self { core, poller, listener, unix, unix_name, conns, sessions, by_peer, me, nic })
+        Ok(Self { core, poller, listener, unix, unix_name, conns, sessions, by_peer, me, nic, told_of_rejection: None })
     }
 
     /// Runs until the engine stops.
@@ -264,7 +267,7 @@ impl Control {
             if same_user && socket.set_nonblocking(true).is_ok() {
                 self.stranger(socket.into(), None);
             } else {
-                count(&self.core.counters.protocol_errors, 1);
+                self.reject(Rejection::OtherUser, None);
             }
         }
     }
@@ -272,7 +275,7 @@ impl Control {
     fn stranger(&mut self, socket: OwnedFd, from: Option<SocketAddr>) {
         let known = |role: &Role| !matches!(role, Role::Accepted | Role::Offered { .. } | Role::Closing);
         if self.conns.iter().filter(|(_, c)| !known(&c.role)).count() >= STRANGERS_MAX {
-            count(&self.core.counters.protocol_errors, 1);
+            self.reject(Rejection::TooMany, from);
             return;
         }
         let key = self.add(Pipe::new(socket), Role::Accepted, from);
@@ -329,10 +332,24 @@ impl Control {
         self.conns.try_remove(key);
     }
 
+    /// Counts a connection that is dropped for what it said, and tells of it: the log is not the stranger's to fill.
+    fn reject(&mut self, why: Rejection, from: Option<SocketAddr>) {
+        self.core.counters.reject(why);
+        if self.told_of_rejection.is_none_or(|at| at.elapsed() >= TELL_AGAIN) {
+            self.told_of_rejection = Some(Instant::now());
+            let from = from.map(tracing::field::display);
+            tracing::warn!(
+                reason = why.as_str(),
+                from,
+                "a connection was turned away; others are only counted for a while"
+            );
+        }
+    }
+
     /// Last words to a connection that is not wanted.
     pub(super) fn refuse(&mut self, key: usize, code: RefuseCode) {
-        tracing::debug!(?code, "a connection was refused");
-        count(&self.core.counters.protocol_errors, 1);
+        let from = self.conns.get(key).and_then(|conn| conn.from);
+        self.reject(code.into(), from);
         if let Some(conn) = self.conns.get_mut(key) {
             conn.role = Role::Closing;
             let sent = conn.pipe.send(&Message::Refuse { code, versions: VERSIONS });
@@ -359,9 +376,9 @@ impl Control {
                 self.dial_failed(key, &error);
             }
             Role::Control { session } => {
-                let session = *session;
+                let (session, from) = (*session, conn.from);
                 if not_ours {
-                    count(&self.core.counters.protocol_errors, 1);
+                    self.reject(Rejection::Session, from);
                 }
                 self.lose(session, &error.to_string());
             }
@@ -399,7 +416,8 @@ impl Control {
             }
             Message::Bye => self.lose(id, "the peer says good-bye"),
             _ => {
-                count(&self.core.counters.protocol_errors, 1);
+                let from = live.session.address;
+                self.reject(Rejection::Session, Some(from));
                 self.lose(id, "a message out of turn");
             }
         }

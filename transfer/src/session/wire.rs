@@ -5,6 +5,7 @@
 //! its bytes do not come over the stream, only what its two ends have to agree on.
 
 use crate::session::codec::{DecodeError, Reader, Writer};
+use crate::telemetry::Rejection;
 use crate::transport::TransportKind;
 
 /// First bytes of every message: anything else on the port is told apart at once.
@@ -63,6 +64,21 @@ pub(crate) enum RefuseCode {
     UnknownSession = 6,
     Fenced = 7,
     Timeout = 8,
+}
+
+impl From<RefuseCode> for Rejection {
+    fn from(code: RefuseCode) -> Self {
+        match code {
+            RefuseCode::NotAnEngine => Self::NotAnEngine,
+            RefuseCode::Version => Self::Version,
+            RefuseCode::TooManyPeers => Self::TooMany,
+            RefuseCode::NoTransport => Self::NoTransport,
+            RefuseCode::Myself => Self::Myself,
+            RefuseCode::UnknownSession => Self::UnknownSession,
+            RefuseCode::Fenced => Self::Fenced,
+            RefuseCode::Timeout => Self::Timeout,
+        }
+    }
 }
 
 impl RefuseCode {

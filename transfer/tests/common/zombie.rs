@@ -3,17 +3,18 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self, UnixStream};
 use std::time::Duration;
 
 use kvrail_transfer::TransportKind;
+use kvrail_transfer::testing::{
+    Head, Session, closes, dial, hello_from, read_ack, read_message, session_after, stream_hello_of,
+};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-
-use crate::wire::*;
 
 /// Bytes of a slice, and what they all are.
 pub const SLICE: u32 = 16 << 10;
@@ -24,24 +25,24 @@ const REGION: u64 = 77;
 /// A session and a data stream of it.
 pub struct Zombie {
     kind: TransportKind,
-    _control: TcpStream,
+    _session: Session,
     socket: File,
 }
 
 impl Zombie {
     /// Connects as `generation`; every zombie says that it listens on port 1, so that one takes the other's place.
     pub fn connect(kind: TransportKind, address: SocketAddr, generation: u64) -> Self {
-        let (control, welcome) = welcome(address, &hello_from(here(), (1, 1), generation, kind));
+        let session = session_after(address, &hello_from(here(), (1, 1), generation, &[kind])).unwrap();
         let socket: OwnedFd = if kind == TransportKind::Shm {
-            let name = net::SocketAddr::from_abstract_name(&welcome.unix).unwrap();
+            let name = net::SocketAddr::from_abstract_name(&session.unix).unwrap();
             let socket = UnixStream::connect_addr(&name).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             socket.into()
         } else {
-            dial(address).into()
+            dial(address).unwrap().into()
         };
-        let mut zombie = Self { kind, _control: control, socket: socket.into() };
-        let hello = stream_hello_of(kind, welcome.session, welcome.token, 1);
+        let hello = stream_hello_of(kind, session.id, session.token, 1);
+        let mut zombie = Self { kind, _session: session, socket: socket.into() };
         zombie.socket.write_all(&hello).unwrap();
         assert_eq!(read_message(&mut zombie.socket).unwrap(), [9], "stream welcome");
         if kind == TransportKind::Shm {
@@ -80,7 +81,7 @@ impl Zombie {
 
     /// The owner's word on the next slice: which, and how it went.
     pub fn ack(&mut self) -> (u64, u32) {
-        read_ack(&mut self.socket)
+        read_ack(&mut self.socket).unwrap()
     }
 
     /// Whether the owner closes the stream.
