@@ -1,5 +1,6 @@
 //! One answer of an endpoint, token by token, with when each part came: what the suites compare and the benches time.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -138,19 +139,7 @@ impl Answer {
     /// # Errors
     /// Says where they part.
     pub fn same_as(&self, other: &Self, tolerance: f64) -> Result<(), String> {
-        for (i, (a, b)) in self.tokens.iter().zip(&other.tokens).enumerate() {
-            if (&a.token, &a.bytes) != (&b.token, &b.bytes) {
-                return Err(format!("token {i} is {:?}, expected {:?}", a.token, b.token));
-            }
-            // A logprob that is missing is no number, and near to nothing.
-            let near = |a: f64, b: f64| (a - b).abs() <= tolerance;
-            if !near(a.logprob, b.logprob) {
-                return Err(format!("logprob of token {i} is {}, expected {}", a.logprob, b.logprob));
-            }
-            if a.top.len() != b.top.len() || !a.top.iter().zip(&b.top).all(|(a, b)| near(*a, *b)) {
-                return Err(format!("top logprobs of token {i} are {:?}, expected {:?}", a.top, b.top));
-            }
-        }
+        same_tokens(&self.tokens, &other.tokens, tolerance)?;
         if self.tokens.len() != other.tokens.len() {
             return Err(format!("{} tokens, expected {}", self.tokens.len(), other.tokens.len()));
         }
@@ -164,22 +153,55 @@ impl Answer {
     }
 }
 
+/// Whether two lists of tokens are the same as far as the shorter one goes; logprobs to `tolerance`.
+fn same_tokens(these: &[AnswerToken], others: &[AnswerToken], tolerance: f64) -> Result<(), String> {
+    for (i, (a, b)) in these.iter().zip(others).enumerate() {
+        if (&a.token, &a.bytes) != (&b.token, &b.bytes) {
+            return Err(format!("token {i} is {:?}, expected {:?}", a.token, b.token));
+        }
+        // A logprob that is missing is no number, and near to nothing.
+        let near = |a: f64, b: f64| (a - b).abs() <= tolerance;
+        if !near(a.logprob, b.logprob) {
+            return Err(format!("logprob of token {i} is {}, expected {}", a.logprob, b.logprob));
+        }
+        if a.top.len() != b.top.len() || !a.top.iter().zip(&b.top).all(|(a, b)| near(*a, *b)) {
+            return Err(format!("top logprobs of token {i} are {:?}, expected {:?}", a.top, b.top));
+        }
+    }
+    Ok(())
+}
+
 /// Asks and reads the whole stream.
 ///
 /// # Errors
 /// [`ClientError`]; a stream without finish reason or usage is malformed.
 pub async fn ask(client: &Client, model: &str, ask: &Ask) -> Result<Answer, ClientError> {
-    let mut collector = Collector::default();
+    let collector = Mutex::default();
+    let sent = follow(client, model, ask, &collector).await?;
+    collector.into_inner().unwrap_or_default().finish(sent)
+}
+
+/// Asks and reads the whole stream into `collector`, which others may look into meanwhile, and which keeps what came if the
+/// stream breaks. Returns when the request was sent.
+///
+/// # Errors
+/// [`ClientError`], if the stream did not end with `[DONE]`.
+pub async fn follow(
+    client: &Client,
+    model: &str,
+    ask: &Ask,
+    collector: &Mutex<Collector>,
+) -> Result<Instant, ClientError> {
     let mut stream = client.stream(ask.path(), &ask.body(model, true)).await?;
     let sent = stream.sent;
     while let Some(event) = stream.next().await? {
-        collector.take(&event, ask.chat, sent.elapsed());
+        collector.lock().unwrap_or_else(PoisonError::into_inner).take(&event, ask.chat, sent.elapsed());
     }
-    collector.finish(sent)
+    Ok(sent)
 }
 
-/// Gathers the events of one stream; also of use to a suite that breaks the stream half-way.
-#[derive(Debug, Default)]
+/// Gathers the events of one stream.
+#[derive(Clone, Debug, Default)]
 pub struct Collector {
     /// Text so far.
     pub text: String,
@@ -248,6 +270,27 @@ impl Collector {
         }
     }
 
+    /// Whether what came so far is how `whole` begins: no token wrong, lost or repeated; logprobs to `tolerance`.
+    ///
+    /// # Errors
+    /// Says where they part.
+    pub fn begins(&self, whole: &Answer, tolerance: f64) -> Result<(), String> {
+        same_tokens(&self.tokens, &whole.tokens, tolerance)?;
+        if self.tokens.len() > whole.tokens.len() {
+            return Err(format!("{} tokens came, of {}", self.tokens.len(), whole.tokens.len()));
+        }
+        if !whole.text.starts_with(&self.text) {
+            return Err(format!("text {:?} is not how {:?} begins", self.text, whole.text));
+        }
+        Ok(())
+    }
+
+    /// When each event with a token came, from sending the request.
+    #[must_use]
+    pub fn arrivals(&self) -> &[Duration] {
+        &self.arrivals
+    }
+
     /// The whole answer.
     ///
     /// # Errors
@@ -276,6 +319,36 @@ fn told_bytes(token: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn token(text: &str) -> AnswerToken {
+        AnswerToken { token: text.into(), bytes: text.into(), logprob: -0.5, top: vec![-0.5] }
+    }
+
+    #[test]
+    fn a_part_is_how_the_whole_begins_or_is_not() {
+        let whole = Answer {
+            text: "ab".into(),
+            tokens: vec![token("a"), token("b")],
+            finish_reason: "stop".into(),
+            usage: Value::Null,
+            ttft: Duration::ZERO,
+            arrivals: Vec::new(),
+        };
+        let part = |text: &str, tokens: &[&str]| Collector {
+            text: text.into(),
+            tokens: tokens.iter().map(|t| token(t)).collect(),
+            ..Collector::default()
+        };
+        for (text, tokens) in [("", &[][..]), ("a", &["a"]), ("ab", &["a", "b"])] {
+            assert_eq!(part(text, tokens).begins(&whole, 1e-4), Ok(()));
+        }
+        // Lost, repeated, wrong, too many, and a text that is not its tokens'.
+        for (text, tokens) in
+            [("b", &["b"][..]), ("a", &["a", "a"]), ("x", &["x"]), ("ab", &["a", "b", "c"]), ("b", &["a"])]
+        {
+            assert!(part(text, tokens).begins(&whole, 1e-4).is_err(), "{text} {tokens:?}");
+        }
+    }
 
     #[test]
     fn a_token_that_is_no_text_is_told_as_its_bytes() {

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use hyper::Method;
 use serde_json::Value;
 
 use crate::client::Client;
@@ -213,8 +215,23 @@ impl Cluster {
         }
         let gateway = gateway.wait(directory.path())?;
         let cluster = Self { plan: plan.clone(), prefill, decode, gateway, conductor, directory };
-        cluster.members_are(plan.prefill, plan.decode).await?;
+        cluster.all_joined().await?;
         Ok(cluster)
+    }
+
+    /// All processes.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.prefill.iter().chain(&self.decode).chain([&self.gateway, &self.conductor])
+    }
+
+    /// Files and directories that the processes have left in theirs, their logs aside.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn leftovers(&self) -> std::io::Result<Vec<PathBuf>> {
+        let logs: Vec<PathBuf> = self.processes().map(|p| log_path(self.directory.path(), &p.name)).collect();
+        let entries: Result<Vec<_>, _> = std::fs::read_dir(self.directory.path())?.collect();
+        Ok(entries?.into_iter().map(|entry| entry.path()).filter(|path| !logs.contains(path)).collect())
     }
 
     /// A client of the gateway.
@@ -243,26 +260,46 @@ impl Cluster {
     /// # Errors
     /// What went wrong, as text: suites print it.
     pub async fn status(&self, process: &Process) -> Result<Value, String> {
+        let client = self.admin(process)?;
+        client.get("/status").await.map_err(|e| format!("{}: {e}", process.name))
+    }
+
+    /// The sum of a metric of the gateway's or a node's over all series whose labels contain `label`; 0 if there is none.
+    ///
+    /// # Errors
+    /// What went wrong, as text.
+    pub async fn metric(&self, process: &Process, name: &str, label: &str) -> Result<f64, String> {
+        let client = self.admin(process)?;
+        let reply = client.raw(Method::GET, "/metrics", Bytes::new()).await;
+        let page = reply.map_err(|e| format!("{}: {e}", process.name))?.body;
+        let page = String::from_utf8_lossy(&page);
+        let series = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
+        let ours =
+            series.filter(|(labels, _)| (labels.is_empty() || labels.starts_with('{')) && labels.contains(label));
+        Ok(ours.filter_map(|(_, value)| value.parse::<f64>().ok()).sum())
+    }
+
+    fn admin(&self, process: &Process) -> Result<Client, String> {
         let address = match process.address("admin") {
             "" => process.address("http"),
             admin => admin,
         };
-        let client = Client::new(address).map_err(|e| e.to_string())?.with_silence_max(Duration::from_secs(5));
-        client.get("/status").await.map_err(|e| format!("{}: {e}", process.name))
+        Ok(Client::new(address).map_err(|e| e.to_string())?.with_silence_max(Duration::from_secs(5)))
     }
 
-    /// Waits until the gateway counts that many ready nodes of each role.
+    /// Waits until the gateway's members are the nodes of this cluster as they run now, as the conductor knows them.
     ///
     /// # Errors
     /// If it does not come true.
-    pub async fn members_are(&self, prefill: usize, decode: usize) -> Result<(), ClusterError> {
+    pub async fn all_joined(&self) -> Result<(), ClusterError> {
+        let nodes = || self.prefill.iter().chain(&self.decode);
         eventually("the gateway sees all nodes", READY_MAX, || async {
             let status = self.status(&self.gateway).await?;
-            let count = |role: &str| {
-                let members = status["members"].as_array().into_iter().flatten();
-                members.filter(|m| m["role"] == role).count()
+            let members = status["members"].as_array().cloned().unwrap_or_default();
+            let known = |node: &Process| {
+                members.iter().any(|m| m["grpc"] == node.address("grpc") && m["known_to_conductor"] == true)
             };
-            if count("prefill") == prefill && count("decode") == decode { Ok(()) } else { Err(status.to_string()) }
+            if nodes().all(known) && members.len() == nodes().count() { Ok(()) } else { Err(status.to_string()) }
         })
         .await
     }
@@ -311,16 +348,16 @@ impl Cluster {
     /// Whether any process has told of a panic since it was first started.
     #[must_use]
     pub fn panicked(&self) -> bool {
-        let all = self.prefill.iter().chain(&self.decode).chain([&self.gateway, &self.conductor]);
-        let mut logs =
-            all.map(|p| std::fs::read_to_string(log_path(self.directory.path(), &p.name)).unwrap_or_default());
+        let mut logs = self
+            .processes()
+            .map(|p| std::fs::read_to_string(log_path(self.directory.path(), &p.name)).unwrap_or_default());
         logs.any(|log| log.contains("panicked at"))
     }
 
     /// The end of every log, for a failure report.
     #[must_use]
     pub fn logs(&self) -> String {
-        let all = self.prefill.iter().chain(&self.decode).chain([&self.gateway, &self.conductor]);
+        let all = self.processes();
         all.map(|p| format!("--- {}\n{}\n", p.name, tail(&log_path(self.directory.path(), &p.name)))).collect()
     }
 }
@@ -409,6 +446,8 @@ fn begin(plan: &Plan, directory: &Path, name: &str, args: Vec<String>) -> Result
     let mut child = Command::new(&plan.binary)
         .args(&args)
         .current_dir(directory)
+        // What it would leave in places that others share too is then left here, and seen.
+        .envs(["TMPDIR", "XDG_RUNTIME_DIR"].map(|name| (name, directory)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)

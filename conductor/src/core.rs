@@ -273,6 +273,12 @@ impl Core {
         self.sources.get(&member.id)?.lag(member.load.kv_next_sequence)
     }
 
+    /// Decisions for a member that none of its load reports shows yet.
+    #[must_use]
+    pub fn credits(&self, member: &Member, now: Duration) -> usize {
+        self.router.credits(member.id, now)
+    }
+
     /// Sizes of the index.
     #[must_use]
     pub fn index_stats(&self) -> IndexStats {

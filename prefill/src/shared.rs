@@ -61,7 +61,8 @@ impl serve::Service for Shared {
         let (line, stats) = (self.queue.line(), &self.stats);
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let running = self.node.drain().in_flight().saturating_sub(line.queued.into());
-        status.insert("requests".into(), json!({ "running": running, "queued": line.queued }));
+        status
+            .insert("requests".into(), json!({ "running": running, "computing": line.running, "queued": line.queued }));
         status.insert(
             "kv".into(),
             json!({

@@ -5,6 +5,7 @@
 //! stream, and with it the work.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvrail_kv::ChainHash;
@@ -113,10 +114,17 @@ struct Run<'a> {
     last_token: Option<std::time::Instant>,
 }
 
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.task.gateway.choices.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl<'a> Run<'a> {
     fn new(task: &'a Task, index: u32, choice: u32, events: &'a Events) -> Result<Self, ApiError> {
         let transcript = Transcript::new(&task.gateway.config.text, &task.stop_strings)
             .map_err(|e| ApiError::field("stop", e.to_string()))?;
+        task.gateway.choices.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             task,
             index,

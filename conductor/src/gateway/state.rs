@@ -1,7 +1,7 @@
 //! What all requests of a gateway share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram};
@@ -66,6 +66,8 @@ pub(super) struct Gateway {
     pub meters: Meters,
     pub keys: Keys,
     pub intake: Intake,
+    /// Choices being driven: journals that are kept.
+    pub choices: AtomicUsize,
     slots: Arc<Semaphore>,
     draining: AtomicBool,
     ending: CancellationToken,
@@ -80,6 +82,7 @@ impl Gateway {
             meters: Meters::new(registry),
             keys: Keys::new(config.api_keys.clone()),
             intake: Intake::new(&config),
+            choices: AtomicUsize::new(0),
             slots: Arc::new(Semaphore::new(config.requests_max)),
             draining: AtomicBool::new(false),
             ending: CancellationToken::new(),
@@ -232,6 +235,7 @@ impl AdminSource for Gateway {
             "draining": self.draining.load(Ordering::Relaxed),
             "conductor": {"address": self.config.conductor, "connected": self.pool.is_connected()},
             "requests": {"open": self.requests_open(), "max": self.config.requests_max},
+            "choices": {"open": self.choices.load(Ordering::Relaxed)},
             "members": members,
         })
     }

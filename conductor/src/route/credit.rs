@@ -87,6 +87,12 @@ impl Credits {
         ledger.forget_before(now.saturating_sub(self.ttl));
         ledger.sum
     }
+
+    /// How many decisions that is.
+    pub(super) fn count(&self, id: MemberId, now: Duration) -> usize {
+        let since = now.saturating_sub(self.ttl);
+        self.ledgers.get(&id).map_or(0, |ledger| ledger.entries.iter().filter(|(at, _)| *at >= since).count())
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +111,7 @@ mod tests {
         assert_eq!(credits.of(id, ms(130)), Work { tokens: 20, streams: 2, blocks: 4 }, "too early to show");
         credits.handle_load(id, ms(160));
         assert_eq!(credits.of(id, ms(160)), work);
+        assert_eq!((credits.count(id, ms(2120)), credits.count(id, ms(2121))), (1, 0));
         assert_eq!(credits.of(id, ms(2120)), work);
         assert_eq!(credits.of(id, ms(2121)), Work::default(), "no report ever came");
         for _ in 0..3 * CREDITS_MAX {

@@ -32,6 +32,12 @@ impl Router {
         self.credits.handle_load(id, now);
     }
 
+    /// Decisions for `id` that none of its load reports shows yet.
+    #[must_use]
+    pub fn credits(&self, id: MemberId, now: Duration) -> usize {
+        self.credits.count(id, now)
+    }
+
     /// `id` is no member any more.
     pub fn handle_gone(&mut self, id: MemberId) {
         self.credits.handle_gone(id);

@@ -130,6 +130,7 @@ impl AdminSource for State {
                         "prefill_tokens_per_s": load.prefill_tokens_per_s,
                         "step_ms": load.step_ms,
                         "index_lag_events": core.lag(member),
+                        "credits": core.credits(member, now),
                     })
                 })
                 .collect();
