@@ -101,6 +101,10 @@ async fn admit(shared: &Shared, id: JobId, requests: &mut Streaming<v1::PrefillR
         Ok(Ok(Some(v1::PrefillRequest { message: Some(Request::Start(start)) }))) => start,
         Ok(Ok(Some(_))) => return Err(invalid("the first message must be `start`")),
         Ok(Ok(None)) => return Err(Failure::new(FailureCode::Cancelled, "the stream ended before `start`")),
+        // What came, and cannot be read.
+        Ok(Err(status)) if matches!(status.code(), tonic::Code::Internal | tonic::Code::OutOfRange) => {
+            return Err(invalid(&format!("the first message cannot be read: {}", status.message())));
+        }
         Ok(Err(status)) => return Err(Failure::new(FailureCode::Cancelled, format!("the stream broke: {status}"))),
         Err(_) => return Err(invalid("no `start` within 5 seconds")),
     };

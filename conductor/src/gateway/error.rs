@@ -27,6 +27,8 @@ pub struct ApiError {
 
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
+/// What a client that asked for another path may have meant.
+const PATHS: &str = "/v1/chat/completions, /v1/completions and /v1/models";
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
@@ -76,12 +78,17 @@ impl ApiError {
     /// 404: no such path.
     pub fn no_such_path(path: &str) -> Self {
         let path: String = path.chars().take(200).collect();
-        Self::new(StatusCode::NOT_FOUND, INVALID, "unknown_url", format!("There is nothing at {path}"))
+        Self::new(
+            StatusCode::NOT_FOUND,
+            INVALID,
+            "unknown_url",
+            format!("There is nothing at {path}; {PATHS} are here"),
+        )
     }
 
     /// 405.
-    pub fn method(method: &str, path: &str) -> Self {
-        let message = format!("{method} is not allowed at {path}");
+    pub fn method(method: &str, path: &str, allowed: &str) -> Self {
+        let message = format!("{method} is not allowed at {path}; {allowed} is");
         Self::new(StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed", message)
     }
 

@@ -29,6 +29,8 @@ use super::state::{Gateway, Ticket};
 use super::view::Serving;
 use crate::admin;
 
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
 const REQUEST_ID: &str = "x-request-id";
 /// Longest request id that is taken from a client.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -40,15 +42,17 @@ struct RequestId(String);
 /// All routes of a gateway.
 pub(super) fn router(gateway: Arc<Gateway>) -> Router {
     let api = Router::new()
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(completions))
+        .route(CHAT, post(chat))
+        .route(COMPLETIONS, post(completions))
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
         .with_state(Arc::clone(&gateway));
     api.merge(admin::router(gateway as _))
         .fallback(|request: Request| async move { ApiError::no_such_path(request.uri().path()) })
         .method_not_allowed_fallback(|request: Request| async move {
-            ApiError::method(request.method().as_str(), request.uri().path())
+            let path = request.uri().path();
+            let allowed = if matches!(path, CHAT | COMPLETIONS) { "POST" } else { "GET" };
+            ApiError::method(request.method().as_str(), path, allowed)
         })
         .layer(from_fn(with_request_id))
 }

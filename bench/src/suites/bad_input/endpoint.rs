@@ -20,7 +20,7 @@ struct Case {
     body: Body,
     /// Accepted statuses.
     status: &'static [u16],
-    /// What the error's `param` or message must name.
+    /// What the error's `param` or message must name: the field, or what would be right.
     names: &'static str,
 }
 
@@ -103,7 +103,7 @@ fn cases(m: &str) -> Vec<Case> {
                 )
                 .as_bytes(),
             ),
-            "",
+            "number out of range",
         ),
         case("top_p above 1", CHAT, chat(m, json!({"top_p": 1.01})), "top_p"),
         case("top_p zero", CHAT, chat(m, json!({"top_p": 0})), "top_p"),
@@ -129,18 +129,18 @@ fn cases(m: &str) -> Vec<Case> {
         case("response_format", CHAT, chat(m, json!({"response_format": {"type": "json_object"}})), "response_format"),
         case("logit_bias out of range", CHAT, chat(m, json!({"logit_bias": {"5": 1000}})), "logit_bias"),
         case("logit_bias of no token", CHAT, chat(m, json!({"logit_bias": {"five": 1}})), "logit_bias"),
-        case("nested a thousand deep", CHAT, Body::Bytes(deep(1_000)), ""),
-        case("truncated body", CHAT, Body::Truncated(json!({"model": m}).to_string().into_bytes()), ""),
+        case("nested a thousand deep", CHAT, Body::Bytes(deep(1_000)), "recursion limit"),
+        case("truncated body", CHAT, Body::Truncated(json!({"model": m}).to_string().into_bytes()), "announced length"),
     ];
     let other = |name, path, body, status, names| Case { name, path, body, status, names };
     cases.extend([
         other("unknown model", CHAT, chat("no-such", json!({})), &[404][..], "no-such"),
-        other("a body of 64 MiB", CHAT, Body::Bytes(vec![b' '; 64 << 20]), &[413], ""),
-        other("a slow body", CHAT, Body::Slow, &[408], ""),
-        other("GET", CHAT, Body::Method("GET"), &[405], ""),
-        other("DELETE", PLAIN, Body::Method("DELETE"), &[405], ""),
-        other("no such path", "/v1/embeddings", chat(m, json!({})), &[404], ""),
-        other("another content type", CHAT, Body::ContentType("text/html"), &[415, 400], ""),
+        other("a body of 64 MiB", CHAT, Body::Bytes(vec![b' '; 64 << 20]), &[413], "4194304 bytes"),
+        other("a slow body", CHAT, Body::Slow, &[408], "1.5 s"),
+        other("GET", CHAT, Body::Method("GET"), &[405], "POST"),
+        other("DELETE", PLAIN, Body::Method("DELETE"), &[405], "POST"),
+        other("no such path", "/v1/embeddings", chat(m, json!({})), &[404], "/v1/completions"),
+        other("another content type", CHAT, Body::ContentType("text/html"), &[415], "application/json"),
     ]);
     cases
 }

@@ -34,13 +34,20 @@ pub async fn run(setting: &Setting) -> Findings {
 async fn all_at_a_cluster(cluster: &Cluster, findings: &mut Findings) -> Result<(), String> {
     let model = cluster.model().await.map_err(|e| e.to_string())?;
     endpoint::run(cluster, &model, findings).await;
-    still_answers(cluster, &model, "the endpoint's cases").await?;
+    still_answers(cluster, &model, "endpoint").await?;
     wire::run(cluster, findings).await;
-    still_answers(cluster, &model, "the wire's cases").await
+    still_answers(cluster, &model, "wire").await
 }
 
+/// A question that needs every process: new to all, and too long for the decode node to compute it alone.
 async fn still_answers(cluster: &Cluster, model: &str, after: &str) -> Result<(), String> {
-    let question = Ask::plain("does it still answer?", 4);
+    let remote = async || match cluster.decode.first() {
+        Some(node) => wire::count(cluster, node, "/requests/prefilled_remote").await,
+        None => Err("no decode node".into()),
+    };
+    let before = remote().await?;
+    let question = Ask::plain(format!("after the {after}: {}", "does it still answer? ".repeat(20)), 4);
     let answer = ask(&cluster.client(), model, &question).await;
-    answer.map(drop).map_err(|e| format!("after {after} the server does not answer: {e}\n{}", cluster.logs()))
+    answer.map_err(|e| format!("after the cases at the {after} nobody answers: {e}\n{}", cluster.logs()))?;
+    if remote().await? == before + 1 { Ok(()) } else { Err(format!("after the cases at the {after} P does nothing")) }
 }
