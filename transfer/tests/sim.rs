@@ -72,6 +72,30 @@ async fn the_owners_worker_has_no_part_in_a_transfer() {
     assert!(within(read()).await.status.unwrap_err().is_stale());
 }
 
+/// A link is never faster than its rate, whatever the machine copies; and where there are four, all four carry.
+#[tokio::test]
+async fn links_keep_to_their_rate_and_all_of_them_carry() {
+    const MIB: usize = 1 << 20;
+    for (streams, len) in [(1u8, 8 * MIB), (4, 32 * MIB)] {
+        // A link takes 80 ms for 8 MiB.
+        let fabric = Fabric::new(FabricOptions { rate: 100 << 20, ..FabricOptions::default() });
+        let config = EngineConfig { streams_per_peer: streams, fabric: Some(fabric), ..config(TransportKind::Sim) };
+        let (a, b) = (Engine::start(config.clone()).unwrap(), Engine::start(config).unwrap());
+        let peer = within(a.connect(b.local_addr(), None)).await.unwrap();
+        let (source, target) = (region(&a, len, &pattern(1, len)), region(&b, len, &[]));
+        let lease = lend_all(&b, &target, Access::Write);
+        let ops = vec![Op::contiguous(0, 0, len as u64)];
+        let report = within(a.submit(&peer, request(&source, &lease.ticket(), Direction::Write, ops)).unwrap()).await;
+        assert_eq!(report.status, Ok(()));
+        let bytes: Vec<u64> = report.bytes_by_rail.iter().map(|rail| rail.bytes).collect();
+        // How even their shares are is the busy machine's matter.
+        assert!(bytes.len() == usize::from(streams) && !bytes.contains(&0), "shares {bytes:?}");
+        let most = bytes.iter().max().unwrap();
+        let fastest = Duration::from_nanos(most * 1_000_000_000 / (100 << 20));
+        assert!(report.wire >= fastest, "{:?} for {most} bytes on a link", report.wire);
+    }
+}
+
 /// Requests are on the wire, where nobody can call them back, when the owner takes its memory back.
 #[tokio::test]
 async fn what_is_on_the_wire_when_a_lease_ends_never_lands() {
