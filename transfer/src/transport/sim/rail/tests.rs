@@ -189,7 +189,7 @@ fn a_request_on_its_way_lands_without_the_owners_worker() {
 #[test]
 fn a_closed_rail_is_a_fence() {
     for theirs in [false, true] {
-        let delay = Duration::from_millis(30);
+        let delay = Duration::from_millis(60);
         let mut bench = bench(FabricOptions { delay, ..FabricOptions::default() });
         let lease = bench.lend();
         bench.post(0, 1, &lease).unwrap();
@@ -202,7 +202,7 @@ fn a_closed_rail_is_a_fence() {
             drop(ours);
             ours = their_rail;
         }
-        std::thread::sleep(4 * delay);
+        std::thread::sleep(3 * delay);
         let mut byte = [0];
         target.read(4096, &mut byte);
         assert_eq!(byte, [0], "landed after the close");
