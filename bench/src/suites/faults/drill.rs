@@ -117,6 +117,10 @@ impl<'a> Drill<'a> {
             }
             self.tally.rounds += 1;
         }
+        // A newcomer that has not met everybody has connections to spare, behind which a leak could hide.
+        self.everybody_meets(cluster, &model).await?;
+        settled(cluster).await?;
+        baseline.holds(cluster).await.map_err(|e| format!("after all rounds: {e}"))?;
         if cluster.panicked() { Err("a process panicked".into()) } else { Ok(()) }
     }
 
