@@ -132,7 +132,7 @@ impl Region {
         unsafe { copy(from.as_ptr(), to, from.len()) }
     }
 
-    /// Has the kernel back the whole region with memory now, in the background, at the lowest priority.
+    /// Has the kernel back the whole region with memory now, in the background, at a measured pace.
     ///
     /// Otherwise it does so page by page at first touch: the first transfers into a fresh pool of 4 KiB pages then take
     /// several times as long as the copy itself. The thread ends with its work or with the region; it is a help, so where

@@ -2,21 +2,21 @@
 
 use std::sync::Weak;
 use std::thread;
+use std::time::Instant;
 
 use super::Inner;
 
 /// Bytes a call: some ten microseconds, because the address space is locked meanwhile.
 const STEP: usize = 256 << 10;
-/// What idle cores have left over.
-const NICE: libc::c_int = 19;
+/// Pauses are so many times as long as the calls: the work takes a fifth of a core.
+///
+/// A low priority would cost less, and did harm: where cores are busy, a thread that hardly ever runs holds the lock of the
+/// address space for as long, and a killed process keeps its sockets open until its last thread has come to its end.
+const REST: u32 = 4;
 
 /// Starts the thread; a system that has none left goes without.
 pub(super) fn spawn(region: Weak<Inner>) {
-    let started = thread::Builder::new().name("kvrail-populate".into()).spawn(move || {
-        // SAFETY: names the calling thread (Linux: a thread of its own is what `PRIO_PROCESS` means) and points nowhere.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
-        run(&region);
-    });
+    let started = thread::Builder::new().name("kvrail-populate".into()).spawn(move || run(&region));
     if let Err(error) = started {
         tracing::debug!(%error, "no thread to populate a region with");
     }
@@ -27,11 +27,14 @@ fn run(region: &Weak<Inner>) {
     let mut at = 0;
     // The region is let go of between steps, so that dropping it does not wait for this.
     while let Some(inner) = region.upgrade().filter(|inner| at < inner.mapping.len()) {
+        let began = Instant::now();
         if let Err(error) = inner.mapping.populate(at, STEP) {
             tracing::debug!(%error, at, "a region is populated no further");
             return;
         }
         at += STEP;
+        drop(inner);
+        thread::sleep(began.elapsed() * REST);
     }
 }
 
