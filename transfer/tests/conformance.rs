@@ -1,5 +1,6 @@
 //! What every transport must do, run over each of them.
 
+#[macro_use]
 mod common;
 
 use std::sync::Arc;
@@ -7,20 +8,6 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use kvrail_transfer::*;
-
-macro_rules! over_each_transport {
-    ($($name:ident),* $(,)?) => {
-        mod tcp {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Tcp).await; })*
-        }
-        mod shm {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Shm).await; })*
-        }
-        mod sim {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Sim).await; })*
-        }
-    };
-}
 
 over_each_transport!(
     a_write_is_visible_when_it_is_done,

@@ -1,5 +1,6 @@
 //! Faults by seed, over each transport: bytes right, errors typed, nothing left behind, no late write.
 
+#[macro_use]
 mod common;
 
 use std::time::Duration;
@@ -10,20 +11,6 @@ use kvrail_transfer::*;
 const BLOCK: u64 = 16 << 10;
 const BLOCKS: u64 = 512;
 const LEN: usize = (BLOCK * BLOCKS) as usize;
-
-macro_rules! over_each_transport {
-    ($($name:ident),* $(,)?) => {
-        mod tcp {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Tcp).await; })*
-        }
-        mod shm {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Shm).await; })*
-        }
-        mod sim {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Sim).await; })*
-        }
-    };
-}
 
 over_each_transport!(
     lost_doubled_late_and_swapped_slices_change_nothing,

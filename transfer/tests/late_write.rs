@@ -4,6 +4,7 @@
 //! Each of these fails where the fence is switched off (feature `no-fence`, `KVRAIL_TEST_NO_FENCE=1`): the `late-write`
 //! suite runs them both ways.
 
+#[macro_use]
 mod common;
 
 use std::time::{Duration, Instant};
@@ -13,20 +14,6 @@ use kvrail_transfer::*;
 
 /// Several slices.
 const LEN: usize = 4 << 20;
-
-macro_rules! over_each_transport {
-    ($($name:ident),* $(,)?) => {
-        mod tcp {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Tcp).await; })*
-        }
-        mod shm {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Shm).await; })*
-        }
-        mod sim {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Sim).await; })*
-        }
-    };
-}
 
 over_each_transport!(
     a_slice_delayed_past_cancel_never_lands,

@@ -2,6 +2,7 @@
 //!
 //! The child is this test binary again, running [`child`] alone, steered by lines on its stdin.
 
+#[macro_use]
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
@@ -15,18 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const LEN: usize = 8 << 20;
 
-macro_rules! over_each_transport {
-    ($($name:ident),* $(,)?) => {
-        mod tcp {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Tcp).await; })*
-        }
-        mod shm {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Shm).await; })*
-        }
-    };
-}
-
-over_each_transport!(
+over_tcp_and_shm!(
     a_killed_peer_is_a_typed_error_and_others_notice_nothing,
     a_stopped_peer_is_a_typed_error_within_the_deadline,
     a_restarted_peer_at_the_same_address_is_another_peer,

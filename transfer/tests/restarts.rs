@@ -3,6 +3,7 @@
 //!
 //! They fail where the fence is switched off, like those of `late_write`.
 
+#[macro_use]
 mod common;
 #[path = "common/zombie.rs"]
 mod zombie;
@@ -17,18 +18,7 @@ use zombie::{SLICE, Zombie};
 
 const LEN: usize = 1 << 20;
 
-macro_rules! over_each_transport {
-    ($($name:ident),* $(,)?) => {
-        mod tcp {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Tcp).await; })*
-        }
-        mod shm {
-            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::Shm).await; })*
-        }
-    };
-}
-
-over_each_transport!(
+over_tcp_and_shm!(
     a_slice_delayed_past_its_senders_restart_never_lands,
     a_slice_delayed_past_its_owners_restart_never_lands,
 );

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use kvrail_bench::suites::report::{self, Run};
 use kvrail_bench::suites::{self, Findings, Setting, Tier};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::run::release_binary;
 
@@ -83,7 +84,18 @@ fn commit(root: &Path) -> String {
     told.map_or("no commit".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Runs a suite; asked to end, it ends what the suite has started first.
 fn run_suite(suite: &suites::Suite, setting: &Setting) -> Result<Findings> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    Ok(runtime.block_on((suite.run)(setting.clone())))
+    let findings = runtime.block_on(async {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        tokio::select! {
+            findings = (suite.run)(setting.clone()) => Ok(findings),
+            _ = terminate.recv() => bail!("{} was told to end", suite.name),
+            _ = interrupt.recv() => bail!("{} was interrupted", suite.name),
+        }
+    });
+    // Whoever still waits for a program of its own would keep this process for as long.
+    runtime.shutdown_background();
+    findings
 }

@@ -9,6 +9,34 @@ use kvrail_transfer::{
     TransferRequest, TransportKind,
 };
 
+/// Runs each function as a test over a transport, in a module of its name.
+#[allow(unused_macros, reason = "each test binary uses its part")]
+macro_rules! over {
+    ($module:ident, $kind:ident, $($name:ident),*) => {
+        mod $module {
+            $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::$kind).await; })*
+        }
+    };
+}
+
+#[allow(unused_macros, reason = "each test binary uses its part")]
+macro_rules! over_each_transport {
+    ($($name:ident),* $(,)?) => {
+        over!(tcp, Tcp, $($name),*);
+        over!(shm, Shm, $($name),*);
+        over!(sim, Sim, $($name),*);
+    };
+}
+
+/// For several processes, which the simulated fabric does not join.
+#[allow(unused_macros, reason = "each test binary uses its part")]
+macro_rules! over_tcp_and_shm {
+    ($($name:ident),* $(,)?) => {
+        over!(tcp, Tcp, $($name),*);
+        over!(shm, Shm, $($name),*);
+    };
+}
+
 /// Bound of everything that must not hang.
 pub const LONG: Duration = Duration::from_secs(20);
 
