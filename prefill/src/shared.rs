@@ -34,9 +34,10 @@ impl Shared {
 
     /// Tells the membership client what the node is doing now.
     pub(crate) fn publish_load(&self) {
-        let (line, blocks) = (self.queue.line(), self.node.cache().counters());
-        let in_flight = u32::try_from(self.node.drain().in_flight()).unwrap_or(u32::MAX);
         self.node.load().update(|load| {
+            // Read under the report's lock: of two threads that publish, the later one has the later figures.
+            let (line, blocks) = (self.queue.line(), self.node.cache().counters());
+            let in_flight = u32::try_from(self.node.drain().in_flight()).unwrap_or(u32::MAX);
             load.queued = line.queued;
             load.running = in_flight.saturating_sub(line.queued);
             load.queued_tokens = line.tokens;
