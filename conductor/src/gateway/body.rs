@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
+use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
@@ -24,7 +25,8 @@ const FREE_BYTES: usize = 64 << 10;
 pub(super) struct Intake {
     bytes_max: usize,
     time_max: Duration,
-    /// Bytes beyond the free ones that may still come.
+    /// Bytes beyond the free ones that may be here at once, and those that may still come.
+    bodies_max: usize,
     room: Arc<Semaphore>,
 }
 
@@ -44,8 +46,14 @@ impl Deref for Arrived {
 
 impl Intake {
     pub(super) fn new(config: &GatewayConfig) -> Self {
-        let room = config.bodies_bytes_max.max(config.body_bytes_max).min(Semaphore::MAX_PERMITS);
-        Self { bytes_max: config.body_bytes_max, time_max: config.body_timeout, room: Arc::new(Semaphore::new(room)) }
+        let (bytes_max, time_max) = (config.body_bytes_max, config.body_timeout);
+        let bodies_max = config.bodies_bytes_max.max(bytes_max).min(Semaphore::MAX_PERMITS);
+        Self { bytes_max, time_max, bodies_max, room: Arc::new(Semaphore::new(bodies_max)) }
+    }
+
+    /// For `/status`: what counts of the bodies that are arriving, and the most that may.
+    pub(super) fn status(&self) -> Value {
+        json!({"bytes": self.bodies_max - self.room.available_permits(), "max": self.bodies_max})
     }
 
     /// Reads a JSON body.

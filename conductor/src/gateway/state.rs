@@ -236,6 +236,7 @@ impl AdminSource for Gateway {
             "conductor": {"address": self.config.conductor, "connected": self.pool.is_connected()},
             "requests": {"open": self.requests_open(), "max": self.config.requests_max},
             "choices": {"open": self.choices.load(Ordering::Relaxed)},
+            "bodies": self.intake.status(),
             "members": members,
         })
     }

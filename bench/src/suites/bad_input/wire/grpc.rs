@@ -8,14 +8,12 @@ use kvrail_proto::v1::conductor_client::ConductorClient;
 use kvrail_proto::v1::generate_reply::Message as Generated;
 use kvrail_proto::v1::prefill_client::PrefillClient;
 use kvrail_proto::v1::prefill_reply::Message as Prefilled;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::Code;
 use tonic::body::Body;
 use tonic::codegen::Service;
 
-use super::{ANSWERS_WITHIN, Outcome, channel, hired};
+use super::{ANSWERS_WITHIN, Outcome, channel, exchange, hired};
 use crate::cluster::{Cluster, Process};
 
 /// What a client says first (RFC 9113, section 3.4), and settings of none.
@@ -96,18 +94,6 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
 /// Nobody who says nothing is answered.
 async fn closes(address: &str) -> Result<(), String> {
     exchange(address, &[]).await.map(drop)
-}
-
-async fn exchange(address: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
-    let mut socket = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
-    let _ = socket.write_all(bytes).await;
-    if bytes.is_empty() {
-        let _ = socket.shutdown().await;
-    }
-    let mut answer = Vec::new();
-    let read = timeout(ANSWERS_WITHIN, socket.read_to_end(&mut answer)).await;
-    // A reset behind the answer is the close of a server that did not read all.
-    read.map_err(|_| format!("still open after {ANSWERS_WITHIN:?}")).map(|_| answer)
 }
 
 /// How a call is answered that cannot be read.

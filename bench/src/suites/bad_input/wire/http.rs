@@ -1,10 +1,6 @@
 //! The admin endpoints of nodes and conductor.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
-
-use super::{ANSWERS_WITHIN, Outcome};
+use super::{Outcome, exchange};
 use crate::cluster::Cluster;
 
 /// What is sent, and the status that comes back; `None`: the connection is closed without one.
@@ -47,19 +43,7 @@ pub(super) async fn requests(cluster: &Cluster) -> Vec<Outcome> {
 }
 
 async fn send(address: &str, bytes: &[u8]) -> Result<Option<u16>, String> {
-    let mut socket = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
-    // A server may answer and close before it read everything.
-    let _ = socket.write_all(bytes).await;
-    if bytes.is_empty() {
-        let _ = socket.shutdown().await;
-    }
-    let mut answer = Vec::new();
-    let read = timeout(ANSWERS_WITHIN, socket.read_to_end(&mut answer)).await;
-    read.map_err(|_| format!("still open after {ANSWERS_WITHIN:?}"))?.map_or_else(
-        // A reset behind an early answer.
-        |e| if answer.is_empty() { Err(e.to_string()) } else { Ok(()) },
-        |_| Ok(()),
-    )?;
+    let answer = exchange(address, bytes).await?;
     if answer.is_empty() {
         return Ok(None);
     }

@@ -14,6 +14,9 @@ mod transfer;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
 use super::Findings;
@@ -50,6 +53,19 @@ pub async fn run(cluster: &Cluster, findings: &mut Findings) {
 async fn channel(address: &str) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|e| e.to_string())?;
     endpoint.connect().await.map_err(|e| e.to_string())
+}
+
+/// Sends bytes, or nothing but the end, and reads what comes back until the server closes.
+async fn exchange(address: &str, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let mut socket = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
+    // A server may answer and close before it has read everything: then this fails, or the reading ends in a reset.
+    let _ = socket.write_all(bytes).await;
+    if bytes.is_empty() {
+        let _ = socket.shutdown().await;
+    }
+    let mut answer = Vec::new();
+    let read = timeout(ANSWERS_WITHIN, socket.read_to_end(&mut answer)).await;
+    read.map_err(|_| format!("still open after {ANSWERS_WITHIN:?}")).map(|_| answer)
 }
 
 /// A count in a node's `/status`.
