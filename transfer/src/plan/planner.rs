@@ -337,6 +337,8 @@ impl Planner {
             self.settle(id, now);
         } else {
             self.enqueue(id);
+            // All rails, even for one slice: the first whose worker gets a core takes it. Waking only the best one made a slice
+            // half as long again on the way where the cores compute (docs/benchmarks.md).
             self.wake_peer(peer);
         }
         Ok(id)
