@@ -18,6 +18,7 @@ use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
 use crate::session::peer::Session;
 use crate::session::pipe::Pipe;
+use crate::session::rails::Way;
 use crate::session::wire::{Message, RefuseCode, StreamId};
 use crate::telemetry::Fallback;
 use crate::transport::fault::{FaultPlan, Faulty};
@@ -57,10 +58,18 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn new(kinds: Vec<TransportKind>, count: u8) -> Self {
-        let count = count.min(STREAMS_MAX);
-        let places = kinds.into_iter().flat_map(|kind| (0..count).map(move |index| (kind, index)));
+    /// `count` of each kind; over TCP one a way, or what the dialler makes of it where that is the peer.
+    pub(super) fn new(kinds: &[TransportKind], count: u8, ways: &[Way]) -> Self {
+        let count_of = |kind| if kind == TransportKind::Tcp { ways.len() as u8 } else { count.min(STREAMS_MAX) };
+        let places = kinds.iter().flat_map(|kind| (0..count_of(*kind)).map(move |index| (*kind, index)));
         Self { places: places.map(|place| (place, Stream::default())).collect() }
+    }
+
+    /// The place of a stream that the peer dials: how many go over TCP depends on rails that it alone knows.
+    fn dialled(&mut self, session: &Session, place @ (kind, index): Place) -> Option<&mut Stream> {
+        let may =
+            kind == TransportKind::Tcp && index < STREAMS_MAX && !session.dialler && session.kinds.contains(&kind);
+        if may { Some(self.places.entry(place).or_default()) } else { self.places.get_mut(&place) }
     }
 
     /// Nothing is attached and nothing lingers.
@@ -109,11 +118,17 @@ impl Control {
         for place in places {
             self.dial_stream(id, place);
         }
+        // Where there was nothing to dial nobody else will answer.
+        self.answer_waiters(id);
     }
 
     fn dial_stream(&mut self, id: u64, (kind, index): Place) {
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
-        let (address, unix) = (live.session.address, live.unix.clone());
+        let way = live.ways.get(usize::from(index)).copied().unwrap_or_default();
+        let far = way.far.and_then(|far| live.doors.tcp.get(usize::from(far)));
+        let (control, unix) = (live.session.address, live.doors.unix.clone());
+        let address = far.map_or(control, |far| far.address);
+        let near = way.near.and_then(|near| self.core.config.tcp_rails.get(usize::from(near)));
         let Some(stream) = live.streams.places.get_mut(&(kind, index)) else { return };
         if stream.attached || stream.dialling {
             return;
@@ -122,10 +137,10 @@ impl Control {
         stream.incarnation += 1;
         let stream = StreamId { kind, index, incarnation: stream.incarnation };
         let socket = match kind {
-            TransportKind::Tcp => begin_connect(address, self.core.config.peer_timeout)
+            TransportKind::Tcp => begin_connect(address, near, self.core.config.peer_timeout)
                 .and_then(|s| tcp::tune_data(&s, address.ip().is_loopback()).map(|()| OwnedFd::from(s))),
             TransportKind::Shm => shm::connect(&unix),
-            TransportKind::Sim => begin_connect(address, self.core.config.peer_timeout).map(OwnedFd::from),
+            TransportKind::Sim => begin_connect(control, None, self.core.config.peer_timeout).map(OwnedFd::from),
         };
         match socket {
             Ok(socket) => {
@@ -170,7 +185,8 @@ impl Control {
         let Some(conn) = self.conns.get(key) else { return };
         let over_unix = conn.from.is_none();
         let live = self.sessions.get_mut(&id).filter(|l| !l.over && l.token == token);
-        let Some(place) = live.and_then(|l| l.streams.places.get_mut(&(stream.kind, stream.index))) else {
+        let place = live.and_then(|l| l.streams.dialled(&l.session, (stream.kind, stream.index)));
+        let Some(place) = place else {
             return self.refuse(key, RefuseCode::UnknownSession);
         };
         let old = place.barred.is_some_and(|b| stream.incarnation <= b) || stream.incarnation <= place.incarnation;
