@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, STREAMS_MAX, kind_of, rail_of};
@@ -27,6 +28,9 @@ use crate::transport::{PIECES_MAX, Rail, TransportKind, shm, tcp};
 use crate::worker;
 
 type Place = (TransportKind, u8);
+
+/// Bytes a second of the slowest link that is common.
+const GIGABIT: u64 = 125_000_000;
 
 /// One place for a stream, and what became of its openings.
 #[derive(Default)]
@@ -87,11 +91,13 @@ impl Streams {
     }
 }
 
-/// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices.
-pub(crate) fn path_spec(kind: TransportKind) -> PathSpec {
+/// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices: too low
+/// costs a few small ones, too high binds much to a slow link.
+pub(crate) fn path_spec(kind: TransportKind, session: &Session) -> PathSpec {
+    let tcp = if session.address.ip().is_loopback() { 2_000_000_000 } else { GIGABIT };
     let (rate, base_delay, tier) = match kind {
         TransportKind::Shm => (4_000_000_000, Duration::from_micros(20), 0),
-        TransportKind::Tcp => (2_000_000_000, Duration::from_micros(50), 1),
+        TransportKind::Tcp => (tcp, Duration::from_micros(50), 1),
         TransportKind::Sim => (4_000_000_000, Duration::from_micros(20), 0),
     };
     let limits = PathLimits {
@@ -271,15 +277,15 @@ impl Control {
         let Some(&id) = self.by_peer.get(&path.peer) else { return };
         let place @ (kind, index) = kind_of(path.local);
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
-        let dialler = live.session.dialler;
+        let session = Arc::clone(&live.session);
         let Some(stream) = live.streams.places.get_mut(&place) else { return };
         if stream.attached {
             // It came up while the planner was not ready for it.
-            let up = |p: &mut crate::core::Plan, now| p.planner.handle_path_up(path, path_spec(kind), now);
+            let up = |p: &mut crate::core::Plan, now| p.planner.handle_path_up(path, path_spec(kind, &session), now);
             if let (Err(error), _) = self.core.plan(RailSet::default(), up) {
                 tracing::debug!(?path, %error, "a path that is up was not taken");
             }
-        } else if dialler {
+        } else if session.dialler {
             self.dial_stream(id, place);
         } else {
             stream.open_by = Some(Instant::now() + self.core.config.connect_timeout);
