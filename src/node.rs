@@ -12,7 +12,7 @@ use crate::{
     config::{
         ConfigError,
         table::settings,
-        value::{ByteSize, HostPort, KvDtype, Transport},
+        value::{ByteSize, HostPort, KvDtype, TcpRails, Transport},
     },
     model,
 };
@@ -38,6 +38,8 @@ settings! {
         advertise: Option<String> = "";
         /// How KV moves.
         transport: Transport = "auto";
+        /// Addresses of this machine over which KV goes by TCP, one a NIC; without, as the system routes.
+        tcp_rails: Option<TcpRails> = "";
         /// Streams to a peer, each of its own connection.
         transfer_streams: NonZeroU32 = "2";
         /// Check each slice that moves with a CRC32.
@@ -81,6 +83,7 @@ impl NodeSettings {
         config.advertise_host = self.advertise.clone();
         config.membership = Some(MembershipConfig::new(self.conductor.to_string()));
         config.transfer.listen = self.transfer;
+        config.transfer.tcp_rails = self.tcp_rails.clone().map(|rails| rails.0).unwrap_or_default();
         config.transfer.checksum = self.transfer_checksum;
         config.transfer.transfers_max = self.transfers_max.get() as usize;
         config.transfer.faults.clone_from(&self.transfer_fault);

@@ -3,14 +3,18 @@
 use clap::{ArgMatches, FromArgMatches, Subcommand};
 use serde::Serialize;
 
-use crate::transfer::{self, FarCommand};
+use crate::transfer::{self, FarSide};
 use crate::{serving, show};
 
 /// Measure this machine: the transfer engine between two processes, separate pools beside one process
 #[derive(Clone, Debug, Subcommand)]
 enum Bench {
-    /// The transfer engine between two processes of this machine, beside plain sockets and memcpy
-    #[command(after_help = "Example:\n  kvrail bench transfer --expect tcp=0.9 --expect shm=0.85")]
+    /// The transfer engine between two processes, of this machine or of two, beside plain sockets and memcpy
+    #[command(
+        after_help = "Examples:\n  kvrail bench transfer --expect tcp=0.9 --expect shm=0.85\n\nTwo machines, two rails:\n  \
+        there$ kvrail bench transfer --serve 10.0.0.2:7000 --rails 10.0.0.2/24,10.0.1.2/24\n  \
+        here$  kvrail bench transfer --to 10.0.0.2:7000 --rails 10.0.0.1/24,10.0.1.1/24"
+    )]
     Transfer(transfer::Options),
     /// Separate prefill and decode processes beside one process that does both, through the gateway
     #[command(after_help = "Example:\n  kvrail bench serve --model \"$(kvrail model path)\" --expect ttft=1.1")]
@@ -45,6 +49,10 @@ pub fn command() -> clap::Command {
 pub fn run(matches: &ArgMatches) -> anyhow::Result<Verdict> {
     match Bench::from_arg_matches(matches)? {
         Bench::Transfer(options) => {
+            if let Some(listen) = options.serve {
+                transfer::serve(listen, &options.rails)?;
+                return Ok(Verdict::Held);
+            }
             let report = transfer::run(&options, &far_command()?)?;
             print(&report, options.json, report.text(), &report.missed)
         }
@@ -73,8 +81,8 @@ fn print(report: &impl Serialize, json: bool, text: String, missed: &[String]) -
 }
 
 /// This very program, as the other process.
-fn far_command() -> std::io::Result<FarCommand> {
-    Ok(FarCommand { program: std::env::current_exe()?, args: vec!["bench".into(), "far-side".into()] })
+fn far_command() -> std::io::Result<FarSide> {
+    Ok(FarSide::Start { program: std::env::current_exe()?, args: vec!["bench".into(), "far-side".into()] })
 }
 
 #[cfg(test)]

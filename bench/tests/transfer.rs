@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use kvrail_bench::transfer::{self, FarCommand, Options, Wire};
+use kvrail_bench::transfer::{self, FarSide, Options, Wire};
 
 #[derive(Parser)]
 struct Command {
@@ -15,9 +15,9 @@ fn options(line: &str) -> Options {
     Command::parse_from(std::iter::once("bench").chain(line.split_whitespace())).options
 }
 
-fn far() -> FarCommand {
+fn far() -> FarSide {
     let program = std::env::current_exe().expect("this program");
-    FarCommand { program, args: vec!["far-side".into()] }
+    FarSide::Start { program, args: vec!["far-side".into()] }
 }
 
 /// Both transports move every byte; the report has all its parts, and expectations are judged.
@@ -53,7 +53,7 @@ fn senseless_settings_are_refused() {
 
 /// A far side that is none ends the bench with an error, not with a hang.
 fn a_far_side_that_says_nothing_is_an_error() {
-    let silent = FarCommand { program: "true".into(), args: Vec::new() };
+    let silent = FarSide::Start { program: "true".into(), args: Vec::new() };
     let error = transfer::run(&options("--blocks 10 --batch 0"), &silent).expect_err("no far side");
     assert!(matches!(error, transfer::BenchError::Far(_)), "{error}");
 }

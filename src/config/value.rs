@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use kvrail_transfer::FaultPlan;
+use kvrail_transfer::{FaultPlan, TcpRail};
 
 /// A type that a setting can have. All sources give text; this reads it.
 pub trait Value: Sized {
@@ -75,6 +75,20 @@ impl Value for Share {
 
     fn parse(text: &str) -> Option<Self> {
         f64::parse(text).filter(|number| (0.0..=1.0).contains(number)).map(Self)
+    }
+}
+
+/// Rails for TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpRails(pub Vec<TcpRail>);
+
+impl Value for TcpRails {
+    const WHAT: &'static str = "a list of ADDRESS[/PREFIX][@DEVICE][#RAIL], with commas between";
+    const EXAMPLE: &'static str = "10.0.0.1/24@eth0,10.0.1.1/24@eth1";
+    const PLACEHOLDER: &'static str = "RAILS";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.split(',').map(|rail| rail.parse().ok()).collect::<Option<_>>().map(Self)
     }
 }
 

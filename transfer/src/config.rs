@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::session::TcpRail;
 use crate::transport::TransportKind;
 use crate::transport::fault::FaultPlan;
 use crate::transport::sim::Fabric;
@@ -14,7 +15,10 @@ pub struct EngineConfig {
     pub listen: SocketAddr,
     /// What may be used; shared memory goes before TCP where both can reach the memory.
     pub transports: Vec<TransportKind>,
-    /// Streams of each transport to a peer.
+    /// Local addresses over which TCP moves data, at most [`TCP_RAILS_MAX`](crate::TCP_RAILS_MAX); each has a listener of
+    /// its own. None: as the system routes, to and from where sessions go.
+    pub tcp_rails: Vec<TcpRail>,
+    /// Streams of each transport to a peer; over TCP never fewer than there are pairs of rails.
     pub streams_per_peer: u8,
     /// Threads that move bytes; stream `i` belongs to thread `i mod workers`.
     pub workers: usize,
@@ -47,6 +51,7 @@ impl Default for EngineConfig {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             transports: vec![TransportKind::Shm, TransportKind::Tcp],
+            tcp_rails: Vec::new(),
             streams_per_peer: 2,
             workers: cores.clamp(1, 2),
             checksum: false,

@@ -69,7 +69,9 @@ pub use engine::{ConnectError, Engine, EngineError, Fenced, Lease, Peer};
 pub use memory::{MemoryError, MemoryKind, Region};
 pub use notify::{NOTIFY_BYTES_MAX, Notification, Notifications, Recv};
 pub use plan::{Cause, Class, Direction, Failure, Op, OpError, OpStatus, Refusal, Strided, TenantId};
-pub use session::{Access, ByteRange, LeaseError, LeaseRequest, LeaseTicket, TicketError};
+pub use session::{
+    Access, ByteRange, LeaseError, LeaseRequest, LeaseTicket, TCP_RAILS_MAX, TcpRail, TcpRailError, TicketError,
+};
 pub use telemetry::{EngineStats, Fallbacks};
 pub use transfer::{FailureKind, Quiesce, RailBytes, Report, SubmitError, Transfer, TransferError, TransferRequest};
 pub use transport::TransportKind;

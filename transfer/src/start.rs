@@ -8,10 +8,12 @@ use crate::config::EngineConfig;
 use crate::core::{Core, STREAMS_MAX};
 use crate::engine::EngineError;
 use crate::mailbox::Mailbox;
+use crate::session::TCP_RAILS_MAX;
 use crate::session::control::Control;
+use crate::session::rails::FarRail;
 use crate::session::wire::{HostId, Identity, transport_bit};
 use crate::transport::sys::Poller;
-use crate::transport::{TransportKind, shm, sim};
+use crate::transport::{TransportKind, shm, sim, tcp};
 use crate::worker::{self, Worker};
 
 fn os(what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
@@ -31,6 +33,12 @@ fn check(config: &EngineConfig) -> Result<(), EngineError> {
     }
     if !(1..=usize::from(STREAMS_MAX)).contains(&config.workers) {
         return wrong("workers", "must be 1 to 32");
+    }
+    if config.tcp_rails.len() > TCP_RAILS_MAX {
+        return wrong("tcp_rails", "at most 32");
+    }
+    if config.tcp_rails.iter().any(|rail| rail.address.is_unspecified()) {
+        return wrong("tcp_rails", "an address of this machine is wanted, not all of them");
     }
     if config.heartbeat.is_zero() || config.peer_timeout < config.heartbeat * 2 {
         return wrong("peer_timeout", "must be at least two heartbeats");
@@ -61,6 +69,14 @@ pub(crate) fn start(config: EngineConfig) -> Result<Arc<Core>, EngineError> {
     let listener = TcpListener::bind(config.listen).map_err(os("binding the listener"))?;
     listener.set_nonblocking(true).map_err(os("binding the listener"))?;
     let local_addr = listener.local_addr().map_err(os("binding the listener"))?;
+    let mut listeners = vec![listener];
+    let mut rails = Vec::new();
+    for rail in config.tcp_rails.iter().filter(|_| config.transports.contains(&TransportKind::Tcp)) {
+        let listener = tcp::listen(rail).map_err(os("binding the listener of a rail"))?;
+        let address = listener.local_addr().map_err(os("binding the listener of a rail"))?;
+        rails.push(FarRail { address, prefix: rail.prefix, rail: rail.rail });
+        listeners.push(listener);
+    }
     let unix = if config.transports.contains(&TransportKind::Shm) {
         Some(shm::listen().map_err(os("binding the shared-memory listener"))?)
     } else {
@@ -80,8 +96,8 @@ pub(crate) fn start(config: EngineConfig) -> Result<Arc<Core>, EngineError> {
     let me = Identity { generation: core.generation, host: host_id(), port: local_addr.port(), transports, streams };
     let nic =
         fabric.map(|fabric| sim::Nic::open(&fabric, core.generation)).transpose().map_err(os("starting a thread"))?;
-    let control =
-        Control::new(Arc::clone(&core), control_poller, listener, unix, nic, me).map_err(os("making a poller"))?;
+    let control = Control::new(Arc::clone(&core), control_poller, listeners, unix, nic, me, rails)
+        .map_err(os("making a poller"))?;
     for (index, poller) in pollers.into_iter().enumerate() {
         let worker = Worker::new(Arc::clone(&core), index, poller);
         spawn(&core, format!("kvrail-move-{index}"), move || worker.run())?;

@@ -155,7 +155,7 @@ impl Worker {
                 count(&self.core.counters.streams, 1);
                 match watched {
                     Ok(()) => {
-                        let spec = crate::session::streams::path_spec(stream.kind);
+                        let spec = crate::session::streams::path_spec(stream.kind, &self.slots[key].session);
                         // Refused while an older opening is being fenced: the planner asks for the path when it is done.
                         let (_, wakes) = self.core.plan(self.own, |p, now| p.planner.handle_path_up(path, spec, now));
                         self.hungry |= !wakes.is_empty();

@@ -22,7 +22,7 @@ use crate::cluster::{Cluster, ClusterError, Plan, Process};
 use crate::prompts::text;
 use crate::show::progress;
 use crate::stats::{Interval, Rounds, Turn, interleave};
-use crate::transfer::{AtOnce, BenchError, FarCommand, Machine, Wire};
+use crate::transfer::{AtOnce, BenchError, FarSide, Machine, Wire};
 use crate::usage::Usage;
 
 mod report;
@@ -221,7 +221,7 @@ impl Side {
 ///
 /// # Errors
 /// [`ServeError`]; a missed ceiling is none, [`Report::missed`] tells it.
-pub fn run(options: &Options, binary: &Path, far: &FarCommand) -> Result<Report, ServeError> {
+pub fn run(options: &Options, binary: &Path, far: &FarSide) -> Result<Report, ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let transport = options.transport.to_string();
     let plan = |prefill| {
@@ -336,7 +336,7 @@ fn hidden(
     words: usize,
     runtime: &Runtime,
     side: &Side,
-    far: &FarCommand,
+    far: &FarSide,
 ) -> Result<WireHidden, ServeError> {
     // The first turn tells how many bytes such a prompt has.
     let (_, bytes) = runtime.block_on(hand_offs(options, words, side, 0))?;

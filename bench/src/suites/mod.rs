@@ -11,6 +11,7 @@ pub mod kv_moves;
 pub mod late_write;
 mod newcomer;
 mod python;
+pub mod rails;
 mod reference;
 pub mod report;
 pub mod speed;
@@ -99,6 +100,11 @@ pub const ALL: &[Suite] = &[
         name: "speed",
         promise: "the engine keeps up with raw sockets and memcpy, and separate pools with one process",
         run: |setting| Box::pin(async move { speed::run(&setting).await }),
+    },
+    Suite {
+        name: "rails",
+        promise: "several TCP rails carry together what plain sockets carry on the same links, and a slow one holds up no fast one",
+        run: |setting| Box::pin(async move { rails::run(&setting).await }),
     },
     Suite {
         name: "doctor",

@@ -1,16 +1,23 @@
-//! How the two processes of the bench talk about their measurements: JSON lines over the far side's stdin and stdout.
+//! How the two processes of the bench talk about their measurements: JSON lines, over the far side's stdin and stdout where
+//! it was started for this, over TCP where it serves on another machine.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use kvrail_transfer::TransportKind;
+use kvrail_transfer::{TcpRail, TransportKind};
 use serde::{Deserialize, Serialize};
 
 use super::BenchError;
 use super::shape::{Check, Shape};
 use crate::usage::Usage;
+
+/// How long a far side on another machine may take to be reached.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Longest that it may be silent: a transfer, and a look at all of its bytes.
+const SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// What the near side asks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,7 +29,7 @@ pub enum Ask {
         /// Bytes of the pool.
         bytes: usize,
     },
-    /// Accept that many plain TCP connections that write into a pool of that many bytes.
+    /// Accept that many plain TCP connections at each rail that write into a pool of that many bytes.
     Sockets {
         /// Bytes of the pool.
         bytes: usize,
@@ -50,10 +57,10 @@ pub enum Reply {
         /// Right to write to its pool.
         ticket: Vec<u8>,
     },
-    /// A listener waits.
+    /// Listeners wait, one a rail.
     Sockets {
         /// Where.
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
     },
     /// Ready for the transfer; what this process has used so far.
     Ready(Usage),
@@ -97,38 +104,72 @@ impl std::fmt::Display for Wire {
     }
 }
 
-/// How to start the far side: a program that calls [`far_side`](super::far_side).
+/// Where one side of the bench moves bytes.
 #[derive(Clone, Debug)]
-pub struct FarCommand {
-    /// The program.
-    pub program: PathBuf,
-    /// Its arguments.
-    pub args: Vec<String>,
+pub struct Place {
+    /// Address of this machine that the other side reaches.
+    pub host: IpAddr,
+    /// Rails of this machine; none: as the system routes.
+    pub rails: Vec<TcpRail>,
 }
 
-/// The far side, seen from the near one. It ends when this is dropped.
+impl Default for Place {
+    /// Loopback.
+    fn default() -> Self {
+        Self { host: Ipv4Addr::LOCALHOST.into(), rails: Vec::new() }
+    }
+}
+
+/// Where the far side is.
+#[derive(Clone, Debug)]
+pub enum FarSide {
+    /// A process of this machine, started for this: a program that calls [`far_side`](super::far_side).
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Its arguments.
+        args: Vec<String>,
+    },
+    /// Another machine, which [serves](super::serve) there.
+    At(SocketAddr),
+}
+
+/// The far side, seen from the near one. If it was started for this it ends when this is dropped.
 pub struct Far {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
+    child: Option<Child>,
+    to: Option<Box<dyn Write>>,
+    from: BufReader<Box<dyn Read>>,
 }
 
 impl Far {
-    /// Starts it.
+    /// Starts it, or connects to it.
     ///
     /// # Errors
-    /// If the program cannot be started.
-    pub fn start(command: &FarCommand) -> Result<Self, BenchError> {
-        let failed = |e: std::io::Error| BenchError::Far(format!("{}: {e}", command.program.display()));
-        let mut child = Command::new(&command.program)
-            .args(&command.args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        let stdin = child.stdin.take();
-        let stdout = child.stdout.take().ok_or_else(|| BenchError::Far("no stdout".into()))?;
-        Ok(Self { child, stdin, stdout: BufReader::new(stdout) })
+    /// If the program cannot be started, or the machine cannot be reached.
+    pub fn start(side: &FarSide) -> Result<Self, BenchError> {
+        match side {
+            FarSide::Start { program, args } => Self::spawn(Command::new(program).args(args))
+                .map_err(|e| BenchError::Far(format!("{}: {e}", program.display()))),
+            FarSide::At(address) => {
+                Self::connect(*address).map_err(|e| BenchError::Far(format!("it cannot be reached at {address}: {e}")))
+            }
+        }
+    }
+
+    fn spawn(command: &mut Command) -> std::io::Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let to = child.stdin.take().map(|stdin| Box::new(stdin) as Box<dyn Write>);
+        let from = child.stdout.take().map(|stdout| Box::new(stdout) as Box<dyn Read>);
+        let from = BufReader::new(from.unwrap_or_else(|| Box::new(std::io::empty())));
+        Ok(Self { child: Some(child), to, from })
+    }
+
+    fn connect(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, CONNECT_MAX)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        let from: Box<dyn Read> = Box::new(stream.try_clone()?);
+        Ok(Self { child: None, to: Some(Box::new(stream)), from: BufReader::new(from) })
     }
 
     /// Asks and waits for the answer.
@@ -138,8 +179,8 @@ impl Far {
     pub fn ask(&mut self, ask: &Ask) -> Result<Reply, BenchError> {
         let mut line = serde_json::to_string(ask).map_err(|e| BenchError::Far(e.to_string()))?;
         line.push('\n');
-        let stdin = self.stdin.as_mut().ok_or_else(|| BenchError::Far("no stdin".into()))?;
-        stdin.write_all(line.as_bytes()).map_err(|e| BenchError::Far(e.to_string()))?;
+        let to = self.to.as_mut().ok_or_else(|| BenchError::Far("it hears nothing".into()))?;
+        to.write_all(line.as_bytes()).and_then(|()| to.flush()).map_err(|e| BenchError::Far(e.to_string()))?;
         self.next()
     }
 
@@ -149,9 +190,12 @@ impl Far {
     /// As for [`Self::ask`].
     pub fn next(&mut self) -> Result<Reply, BenchError> {
         let mut line = String::new();
-        let read = self.stdout.read_line(&mut line).map_err(|e| BenchError::Far(e.to_string()))?;
+        let read = self.from.read_line(&mut line).map_err(|e| BenchError::Far(e.to_string()))?;
         if read == 0 {
-            return Err(BenchError::Far(format!("it ended: {:?}", self.child.wait())));
+            let status = self.child.as_mut().map(Child::wait);
+            return Err(BenchError::Far(
+                status.map_or("it has closed the connection".into(), |s| format!("it ended: {s:?}")),
+            ));
         }
         match serde_json::from_str(&line) {
             Ok(Reply::Failed(why)) => Err(BenchError::Far(why)),
@@ -164,14 +208,15 @@ impl Far {
 impl Drop for Far {
     fn drop(&mut self) {
         // End of input is the word to go; what does not listen is ended.
-        drop(self.stdin.take());
+        drop(self.to.take());
+        let Some(child) = &mut self.child else { return };
         for _ in 0..200 {
-            if !matches!(self.child.try_wait(), Ok(None)) {
+            if !matches!(child.try_wait(), Ok(None)) {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }

@@ -9,7 +9,7 @@ use kvrail_transfer::{
     Region, TenantId, TransferRequest,
 };
 
-use super::control::{Ask, Far, FarCommand, Reply, Wire};
+use super::control::{Ask, Far, FarSide, Place, Reply, Wire};
 use super::shape::{Check, Shape, fill};
 use super::{BenchError, Contender, Run, told};
 use crate::usage::Usage;
@@ -19,9 +19,14 @@ const TRANSFER_MAX: Duration = Duration::from_secs(60);
 /// Longer than any run of the bench.
 const LEASE_TTL: Duration = Duration::from_secs(24 * 3600);
 
-fn start(wire: Wire, bytes: usize) -> Result<(Engine, Region), BenchError> {
-    let engine = Engine::start(EngineConfig { transports: vec![wire.kind()], ..EngineConfig::default() })
-        .map_err(BenchError::engine)?;
+fn start(wire: Wire, bytes: usize, place: &Place) -> Result<(Engine, Region), BenchError> {
+    let config = EngineConfig {
+        listen: (place.host, 0).into(),
+        transports: vec![wire.kind()],
+        tcp_rails: place.rails.clone(),
+        ..EngineConfig::default()
+    };
+    let engine = Engine::start(config).map_err(BenchError::engine)?;
     // Each transport gets the memory that it is made for, as its baseline does.
     let kind = if wire == Wire::Shm { MemoryKind::Shared } else { MemoryKind::Host };
     let region = engine.allocate(bytes, kind).map_err(BenchError::engine)?;
@@ -42,8 +47,8 @@ pub struct Target {
 
 impl Target {
     /// Starts it with a pool of `bytes`.
-    pub fn new(wire: Wire, bytes: usize) -> Result<Self, BenchError> {
-        let (engine, region) = start(wire, bytes)?;
+    pub fn new(wire: Wire, bytes: usize, place: &Place) -> Result<Self, BenchError> {
+        let (engine, region) = start(wire, bytes, place)?;
         let ranges = vec![ByteRange { offset: 0, len: bytes as u64 }];
         let request = LeaseRequest { region: &region, ranges, access: Access::Write, ttl: LEASE_TTL };
         let lease = engine.grant(request).map_err(BenchError::engine)?;
@@ -89,14 +94,14 @@ pub struct Kvrail {
 
 impl Kvrail {
     /// Starts both engines and connects them.
-    pub fn start(far: &FarCommand, wire: Wire, shape: Shape) -> Result<Self, BenchError> {
+    pub fn start(far: &FarSide, wire: Wire, shape: Shape, near: &Place) -> Result<Self, BenchError> {
         let mut far = Far::start(far)?;
         let bytes = shape.slots * shape.block_bytes;
         let Reply::Engine { address, ticket } = far.ask(&Ask::Engine { transport: wire, bytes })? else {
             return Err(BenchError::unexpected("engine"));
         };
         let ticket = LeaseTicket::from_bytes(&ticket).map_err(BenchError::engine)?;
-        let (engine, region) = start(wire, bytes)?;
+        let (engine, region) = start(wire, bytes, near)?;
         let runtime = runtime()?;
         let peer = runtime.block_on(engine.connect(address, Some(ticket.generation()))).map_err(BenchError::engine)?;
         let mut this =

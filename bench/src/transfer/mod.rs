@@ -1,4 +1,4 @@
-//! Microbenchmark of the transfer engine (`kvrail bench transfer`): two processes on loopback, the engine beside plain
+//! Microbenchmark of the transfer engine (`kvrail bench transfer`): two processes, of this machine or of two, the engine beside plain
 //! sockets and plain memcpy in the same run, in turns, every figure a ratio of the same round.
 //!
 //! Structure: `shape` says what is moved and proves that it arrived · `control` is how the two processes talk ·
@@ -12,14 +12,18 @@ mod raw;
 mod report;
 mod shape;
 
-pub use control::{FarCommand, Wire};
-pub use far::far_side;
+pub use control::{FarSide, Wire};
+pub use far::{far_side, serve};
 pub use report::{Batch, Expect, Machine, Pair, Report};
 
-use control::{Far, Reply};
+use control::{Far, Place, Reply};
 use engine::Kvrail;
 use raw::{Memcpy, Sockets};
 use shape::{Check, Shape};
+
+use std::net::SocketAddr;
+
+use kvrail_transfer::TcpRail;
 
 use crate::show::progress;
 use crate::stats::{Measure, interleave, median_interval};
@@ -76,9 +80,18 @@ pub struct Options {
     /// Bytes of a block; a multiple of 8
     #[arg(long, value_name = "BYTES", default_value_t = 32_768)]
     pub block_bytes: usize,
-    /// Transports to measure
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "tcp,shm")]
+    /// Transports to measure [default: tcp,shm; with --to, tcp]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub transports: Vec<Wire>,
+    /// Receive at this address for benches on other machines, until interrupted
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "to")]
+    pub serve: Option<SocketAddr>,
+    /// Send to the machine that serves at this address, not to a process of this one
+    #[arg(long, value_name = "ADDRESS")]
+    pub to: Option<SocketAddr>,
+    /// Local addresses over which TCP goes, each ADDRESS[/PREFIX][@DEVICE][#RAIL]; without, the system routes
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub rails: Vec<TcpRail>,
     /// Calm rounds to collect for each comparison; three times as many are tried at most
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub rounds: usize,
@@ -98,6 +111,16 @@ pub struct Options {
     /// Seed of the permutations and the contents
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+impl Options {
+    fn wires(&self) -> Vec<Wire> {
+        match (self.transports.is_empty(), self.to) {
+            (true, None) => vec![Wire::Tcp, Wire::Shm],
+            (true, Some(_)) => vec![Wire::Tcp],
+            (false, _) => self.transports.clone(),
+        }
+    }
 }
 
 /// One turn of a contender.
@@ -151,14 +174,16 @@ fn turn(contender: &mut dyn Contender, tag: u64, check: Check) -> Result<Run, Be
 ///
 /// # Errors
 /// [`BenchError`]; a missed floor is none, [`Report::missed`] tells it.
-pub fn run(options: &Options, far: &FarCommand) -> Result<Report, BenchError> {
+pub fn run(options: &Options, far: &FarSide) -> Result<Report, BenchError> {
     check_settings(options)?;
+    let far = &options.to.map_or_else(|| far.clone(), FarSide::At);
+    let near = &Place { rails: options.rails.clone(), ..Place::default() };
     let shape =
         Shape { slots: options.blocks, blocks: options.blocks, block_bytes: options.block_bytes, seed: options.seed };
     let mut report = Report::new(&shape);
-    for &wire in &options.transports {
-        let mut kvrail = Kvrail::start(far, wire, shape)?;
-        let baselines = baselines(far, wire, &kvrail, shape)?;
+    for wire in options.wires() {
+        let mut kvrail = Kvrail::start(far, wire, shape, near)?;
+        let baselines = baselines(far, wire, &kvrail, shape, near)?;
         report.pairs.extend(compare(options, wire, &mut kvrail, baselines)?);
         if options.batch > 0 {
             report.batches.push(one_submit(options, wire, &mut kvrail, &shape)?);
@@ -171,8 +196,11 @@ pub fn run(options: &Options, far: &FarCommand) -> Result<Report, BenchError> {
 
 fn check_settings(options: &Options) -> Result<(), BenchError> {
     let refuse = |what: String| Err(BenchError::Setting(what));
-    if options.blocks == 0 || options.rounds == 0 || options.transports.is_empty() {
-        return refuse("blocks, rounds and transports must not be empty".into());
+    if options.blocks == 0 || options.rounds == 0 {
+        return refuse("blocks and rounds must not be 0".into());
+    }
+    if options.to.is_some() && options.transports.contains(&Wire::Shm) {
+        return refuse("--transports shm: two machines share no memory; leave --to away, or shm".into());
     }
     if options.block_bytes < 8 || !options.block_bytes.is_multiple_of(8) {
         return refuse(format!("a block of {} bytes: give a multiple of 8", options.block_bytes));
@@ -198,13 +226,14 @@ fn check_settings(options: &Options) -> Result<(), BenchError> {
 /// What the engine is measured against over a transport. The first has as many threads that move bytes as the engine, and
 /// is what counts; one thread that copies is what one would write first.
 fn baselines(
-    far: &FarCommand,
+    far: &FarSide,
     wire: Wire,
     kvrail: &Kvrail,
     shape: Shape,
+    near: &Place,
 ) -> Result<Vec<Box<dyn Contender>>, BenchError> {
     if wire == Wire::Tcp {
-        return Ok(vec![Box::new(Sockets::start(far, shape, CONNECTIONS)?)]);
+        return Ok(vec![Box::new(Sockets::start(far, shape, CONNECTIONS, near)?)]);
     }
     let threads = Kvrail::copying_threads();
     let fair = Memcpy::new(kvrail.allocate_shared(shape.bytes())?, shape, threads)?;
@@ -276,9 +305,9 @@ impl AtOnce {
     ///
     /// # Errors
     /// [`BenchError`].
-    pub fn start(wire: Wire, blocks: usize, block_bytes: usize, far: &FarCommand) -> Result<Self, BenchError> {
+    pub fn start(wire: Wire, blocks: usize, block_bytes: usize, far: &FarSide) -> Result<Self, BenchError> {
         let shape = Shape { slots: blocks, blocks, block_bytes, seed: 1 };
-        let mut this = Self(Kvrail::start(far, wire, shape)?);
+        let mut this = Self(Kvrail::start(far, wire, shape, &Place::default())?);
         this.measure(0)?;
         Ok(this)
     }

@@ -16,11 +16,12 @@ use std::rc::Rc;
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use kvrail_transfer::Region;
+use kvrail_transfer::{Region, TcpRail};
 use memmap2::{Advice, MmapMut};
 use rustix::net::sockopt;
+use socket2::{Domain, Protocol, Socket, Type};
 
-use super::control::{Ask, Far, FarCommand, Reply};
+use super::control::{Ask, Far, FarSide, Place, Reply};
 use super::shape::{Check, Shape, fill};
 use super::{BenchError, Contender, Machine, Run, told};
 use crate::stats::Measure;
@@ -53,24 +54,40 @@ fn set_up(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
+/// A socket on a rail.
+fn on_rail(rail: &TcpRail) -> io::Result<Socket> {
+    let domain = Domain::for_address((rail.address, 0).into());
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(device) = &rail.device {
+        socket.bind_device(Some(device.as_bytes()))?;
+    }
+    socket.bind(&SocketAddr::new(rail.address, 0).into())?;
+    Ok(socket)
+}
+
 /// Receives on the far side.
 pub struct Sink {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     streams: Vec<TcpStream>,
+    /// At each listener.
     connections: usize,
     pool: MmapMut,
 }
 
 impl Sink {
-    /// Listens on loopback.
-    pub fn new(bytes: usize, connections: usize) -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        Ok(Self { listener, streams: Vec::new(), connections, pool: memory(bytes, true)? })
+    /// Listens at each rail of a place, or at its address.
+    pub fn new(bytes: usize, connections: usize, place: &Place) -> io::Result<Self> {
+        let listen = |rail| on_rail(rail).and_then(|s| s.listen(128).map(|()| s.into()));
+        let mut listeners: Vec<TcpListener> = place.rails.iter().map(listen).collect::<io::Result<_>>()?;
+        if listeners.is_empty() {
+            listeners.push(TcpListener::bind((place.host, 0))?);
+        }
+        Ok(Self { listeners, streams: Vec::new(), connections, pool: memory(bytes, true)? })
     }
 
     /// Where it listens.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
     /// Copies a slot out.
@@ -82,8 +99,9 @@ impl Sink {
     /// Receives one batch on each connection; calls `ready` when all threads wait for it. Returns the time that the
     /// threads stood in the run queue.
     pub fn receive(&mut self, shape: &Shape, ready: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
-        while self.streams.len() < self.connections {
-            self.streams.push(set_up(self.listener.accept()?.0)?);
+        if self.streams.is_empty() {
+            let all = self.listeners.iter().flat_map(|l| std::iter::repeat_n(l, self.connections));
+            self.streams = all.map(|listener| set_up(listener.accept()?.0)).collect::<io::Result<_>>()?;
         }
         let slots: Vec<Option<&mut [u8]>> = self.pool.chunks_exact_mut(shape.block_bytes).map(Some).collect();
         let slots = Mutex::new(slots);
@@ -141,14 +159,29 @@ pub struct Sockets {
 
 impl Sockets {
     /// Starts the far side and connects.
-    pub fn start(far: &FarCommand, shape: Shape, connections: usize) -> Result<Self, BenchError> {
+    pub fn start(far: &FarSide, shape: Shape, connections: usize, near: &Place) -> Result<Self, BenchError> {
         let mut far = Far::start(far)?;
+        // As many a rail as make that many in all, one at least: so does the engine.
+        let connections = (connections / near.rails.len().max(1)).max(1);
         let bytes = shape.slots * shape.block_bytes;
-        let Reply::Sockets { address } = far.ask(&Ask::Sockets { bytes, connections })? else {
+        let Reply::Sockets { addresses } = far.ask(&Ask::Sockets { bytes, connections })? else {
             return Err(BenchError::unexpected("sockets"));
         };
-        let connect = |_| TcpStream::connect(address).and_then(set_up);
-        let streams = (0..connections).map(connect).collect::<io::Result<_>>()?;
+        let rails = near.rails.len();
+        if rails > 0 && rails != addresses.len() {
+            let what = format!("{rails} rails here and {} there: plain sockets want as many", addresses.len());
+            return Err(BenchError::Setting(what));
+        }
+        let mut streams = Vec::with_capacity(addresses.len() * connections);
+        for (number, address) in addresses.into_iter().enumerate() {
+            for _ in 0..connections {
+                let stream = match near.rails.get(number) {
+                    Some(rail) => on_rail(rail).and_then(|s| s.connect(&address.into()).map(|()| s.into())),
+                    None => TcpStream::connect(address),
+                };
+                streams.push(set_up(stream?)?);
+            }
+        }
         Ok(Self { far, streams, pool: memory(bytes, true)?, shape, moves: shape.moves() })
     }
 
@@ -307,8 +340,8 @@ mod tests {
 
     /// A sink that receives in a thread, and connected streams.
     fn connected(connections: usize) -> (Sink, Vec<TcpStream>) {
-        let sink = Sink::new(SHAPE.slots * SHAPE.block_bytes, connections).unwrap();
-        let address = sink.address().unwrap();
+        let sink = Sink::new(SHAPE.slots * SHAPE.block_bytes, connections, &Place::default()).unwrap();
+        let address = sink.addresses().unwrap()[0];
         let streams = (0..connections).map(|_| TcpStream::connect(address).and_then(set_up).unwrap()).collect();
         (sink, streams)
     }

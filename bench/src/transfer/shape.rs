@@ -32,6 +32,14 @@ impl Shape {
         self.blocks * self.block_bytes
     }
 
+    /// Whether it makes sense for pools of so many bytes.
+    #[must_use]
+    pub fn fits(&self, pool: usize) -> bool {
+        let whole_words = self.block_bytes > 0 && self.block_bytes.is_multiple_of(8);
+        let inside = self.slots.checked_mul(self.block_bytes).is_some_and(|bytes| bytes <= pool);
+        whole_words && inside && self.blocks <= self.slots
+    }
+
     /// Source slot and destination slot of each block.
     #[must_use]
     pub fn moves(&self) -> Vec<(usize, usize)> {

@@ -91,6 +91,7 @@ impl Planner {
         let fleet = Fleet::of(self.best_tier(id.peer).map(|path| (path, 0)), now);
         let Some(path) = self.paths.get_mut(attempt.path) else { return };
         let delay = path.rate.on_landed(&attempt.sent, attempt.bytes, now);
+        path.fit_window(&self.config);
         let target = delay_target(&self.config, path, &fleet);
         let filled = path.in_flight_bytes + attempt.bytes >= path.window.bytes() / 2;
         path.window.on_landed(attempt.bytes, delay, target, attempt.bytes, filled, now);

@@ -18,6 +18,9 @@ use super::time::nanos;
 use super::window::Window;
 use super::{Config, PathId, PathSpec, RailId, SliceId, Time};
 
+/// A slow path's window is no smaller than this, in bytes.
+const WINDOW_LEAST: u64 = 256 << 10;
+
 /// A path's place in the planner's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PathIx(u32, u32);
@@ -103,7 +106,18 @@ impl Path {
     fn fresh_window(spec: &PathSpec, rate: &Rate, config: &Config) -> Window {
         let delay = spec.base_delay + 4 * config.slice_time;
         let start = rate.bytes_per_ns() * nanos(delay) as f64;
-        Window::new(start as u64, spec.limits.window_min, spec.limits.window_max)
+        Window::new(start as u64, Self::window_floor(spec, rate, config), spec.limits.window_max)
+    }
+
+    /// The window is no smaller: what the transport wants, or what the path moves in some slices' time where that is less.
+    fn window_floor(spec: &PathSpec, rate: &Rate, config: &Config) -> u64 {
+        let in_time = rate.bytes_per_ns() * nanos(4 * config.floor_time) as f64;
+        spec.limits.window_min.min((in_time as u64).max(WINDOW_LEAST))
+    }
+
+    /// The rate was measured anew.
+    pub(crate) fn fit_window(&mut self, config: &Config) {
+        self.window.set_floor(Self::window_floor(&self.spec, &self.rate, config));
     }
 
     pub(crate) fn local(&self) -> RailId {

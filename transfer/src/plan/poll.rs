@@ -6,7 +6,7 @@ use super::classes::FlowIx;
 use super::path::Path;
 use super::planner::{Attempt, Peer, Planner, Timer, is_hopeless};
 use super::retry::Retry;
-use super::slice::{Fleet, cost_ns, size};
+use super::slice::{Fleet, cost_ns, floor, size};
 use super::{Failure, PathIx, RailId, Request, Slice, SliceBatch, Time, TransferId};
 
 /// Where the next slice of a transfer comes from.
@@ -103,7 +103,6 @@ impl Planner {
         let mates = || self.usable(peer, request).filter(|path| path.spec.tier == tier);
         let with_distance = |path| (path, distance(request, Path::local(path)));
         let fleet = Fleet::of(mates().map(with_distance), now);
-        let floor = self.config.slice_floor_bytes.min(peer.pending).max(1);
 
         let mut best: Option<(f64, PathIx, Source, u64)> = None;
         let (mut full, mut luckless) = (None, penalty == u32::MAX);
@@ -114,7 +113,10 @@ impl Planner {
             }
             let credit = peer.credits.iter().find(|credit| credit.rail == path.id.remote);
             let credit = credit.map_or(u64::MAX, |credit| credit.granted.saturating_sub(credit.sent));
-            let room = path.room(floor).map(|room| room.min(credit)).filter(|room| *room > 0);
+            let room = path
+                .room(floor(&self.config, path).min(peer.pending).max(1))
+                .map(|room| room.min(credit))
+                .filter(|room| *room > 0);
             let Some(room) = room else {
                 full = Some(ix);
                 continue;
@@ -193,7 +195,7 @@ impl Planner {
             Source::Fresh => (&mut transfer.cursor, &mut transfer.unsent, 0, 0),
         };
         let start = *cursor;
-        let crumb = self.config.slice_floor_bytes.min(plan.bytes / 4); // its path was chosen for this size
+        let crumb = floor(&self.config, path).min(plan.bytes / 4); // its path was chosen for this size
         let bytes = cursor.take(&transfer.request.ops, plan.bytes, *budget, crumb, &path.spec.limits, &mut out.pieces);
         *budget -= bytes;
         transfer.retries.retain(|retry| retry.bytes > 0);

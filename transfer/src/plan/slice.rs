@@ -51,9 +51,18 @@ fn unit(config: &Config, fleet: &Fleet) -> Duration {
     config.slice_time * if fleet.paths <= 1 { config.alone_factor } else { 1 }
 }
 
+/// A slow path's floor is no smaller than this.
+const FLOOR_LEAST: u64 = 16 << 10;
+
+/// No slice of `path` is smaller, unless the work is.
+pub(crate) fn floor(config: &Config, path: &Path) -> u64 {
+    let in_time = path.rate.bytes_per_ns() * nanos(config.floor_time) as f64;
+    config.slice_floor_bytes.min((in_time as u64).max(FLOOR_LEAST)).max(1)
+}
+
 /// Bytes of the next slice on `path`, of `pending` bytes that wait for its peer.
 pub(crate) fn size(config: &Config, path: &Path, fleet: &Fleet, pending: u64, probe: bool) -> u64 {
-    let floor = config.slice_floor_bytes.max(1);
+    let floor = floor(config, path);
     let full = path.rate.bytes_per_ns() * nanos(unit(config, fleet)) as f64;
     let full = (full as u64).clamp(floor, path.spec.limits.slice_bytes_max.max(floor));
     if probe && fleet.paths > 1 {

@@ -26,6 +26,11 @@ impl Window {
         Self { bytes: (start as f64).clamp(min, max), min, max, decreased_at: Time(0) }
     }
 
+    /// It is no smaller from the next slice that lands on.
+    pub(crate) fn set_floor(&mut self, min: u64) {
+        self.min = (min.max(1) as f64).min(self.max);
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes as u64
     }

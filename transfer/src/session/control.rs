@@ -21,6 +21,7 @@ use crate::plan::{Action, Cause, Failure, PathId, PeerId, RailSet};
 use crate::session::lease::fencing_is_off;
 use crate::session::peer::{Reply, Session};
 use crate::session::pipe::{Pipe, PipeError};
+use crate::session::rails::{FarRail, TCP_RAILS_MAX, Way, ways};
 use crate::session::streams::Streams;
 use crate::session::wire::{Identity, Message, RefuseCode, StreamId, VERSIONS};
 use crate::telemetry::{Fallback, Rejection, count};
@@ -32,9 +33,9 @@ use crate::transport::sys::Poller;
 const STRANGERS_MAX: usize = 256;
 /// How often it is said that connections are turned away.
 const TELL_AGAIN: Duration = Duration::from_secs(30);
-/// Keys of the listeners in the poller.
-const LISTENER: u64 = u64::MAX - 1;
-const UNIX_LISTENER: u64 = u64::MAX - 2;
+/// Keys of the listeners in the poller: that of shared memory, and downwards from there those of TCP.
+const UNIX_LISTENER: u64 = u64::MAX - 1;
+const LISTENERS: std::ops::Range<u64> = UNIX_LISTENER - 1 - TCP_RAILS_MAX as u64..UNIX_LISTENER;
 
 /// What other threads tell the control thread.
 pub(crate) enum Command {
@@ -88,6 +89,16 @@ pub(super) struct Dial {
     pub(super) waiters: Vec<Arc<Reply>>,
     pub(super) stage: Stage,
     pub(super) peer: Option<Identity>,
+    /// Its rails.
+    pub(super) far: Vec<FarRail>,
+}
+
+/// Where a session's streams are dialled.
+pub(super) struct Doors {
+    /// Name of the peer's Unix listener.
+    pub(super) unix: Vec<u8>,
+    /// Its rails.
+    pub(super) tcp: Vec<FarRail>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,8 +138,9 @@ pub(super) struct Live {
     pub(super) session: Arc<Session>,
     pub(super) conn: usize,
     pub(super) token: [u8; 16],
-    /// Name of the peer's Unix listener.
-    pub(super) unix: Vec<u8>,
+    pub(super) doors: Doors,
+    /// Of the TCP streams that we dial.
+    pub(super) ways: Vec<Way>,
     pub(super) identity: Identity,
     pub(super) streams: Streams,
     /// Connects that wait for the first streams.
@@ -144,7 +156,10 @@ pub(super) struct Live {
 pub(crate) struct Control {
     pub(super) core: Arc<Core>,
     pub(super) poller: Poller,
-    listener: TcpListener,
+    /// The first is for everything, the others are of the rails.
+    listeners: Vec<TcpListener>,
+    /// Where these are, for peers.
+    pub(super) rails: Vec<FarRail>,
     unix: Option<UnixListener>,
     pub(super) unix_name: Vec<u8>,
     pub(super) conns: Slab<Conn>,
@@ -160,18 +175,35 @@ impl Control {
     pub(crate) fn new(
         core: Arc<Core>,
         poller: Poller,
-        listener: TcpListener,
+        listeners: Vec<TcpListener>,
         unix: Option<(UnixListener, Vec<u8>)>,
         nic: Option<Arc<Nic>>,
         me: Identity,
+        rails: Vec<FarRail>,
     ) -> std::io::Result<Self> {
-        poller.add(listener.as_raw_fd(), LISTENER)?;
+        for (key, listener) in LISTENERS.zip(&listeners) {
+            poller.add(listener.as_raw_fd(), key)?;
+        }
         if let Some((unix, _)) = &unix {
             poller.add(unix.as_raw_fd(), UNIX_LISTENER)?;
         }
         let (unix, unix_name) = unix.map_or((None, Vec::new()), |(u, name)| (Some(u), name));
         let (conns, sessions, by_peer) = (Slab::new(), HashMap::new(), HashMap::new());
-        Ok(Self { core, poller, listener, unix, unix_name, conns, sessions, by_peer, me, nic, told_of_rejection: None })
+        let told_of_rejection = None;
+        Ok(Self {
+            core,
+            poller,
+            listeners,
+            rails,
+            unix,
+            unix_name,
+            conns,
+            sessions,
+            by_peer,
+            me,
+            nic,
+            told_of_rejection,
+        })
     }
 
     /// Runs until the engine stops.
@@ -194,8 +226,8 @@ impl Control {
             }
             for key in ready.drain(..) {
                 match key {
-                    LISTENER => self.accept(),
                     UNIX_LISTENER => self.accept_unix(),
+                    key if LISTENERS.contains(&key) => self.accept((key - LISTENERS.start) as usize),
                     key => self.pump(key as usize),
                 }
             }
@@ -242,9 +274,9 @@ impl Control {
 
     // ---- connections
 
-    fn accept(&mut self) {
+    fn accept(&mut self, listener: usize) {
         loop {
-            match self.listener.accept() {
+            match self.listeners[listener].accept() {
                 Ok((socket, from)) => {
                     let socket = socket2::Socket::from(socket);
                     if crate::transport::tcp::tune(&socket, self.core.config.peer_timeout).is_ok() {
@@ -436,14 +468,13 @@ impl Control {
 
     // ---- life and death of sessions
 
-    /// A handshake is done. `None` when there are too many peers already.
+    /// A handshake is done; the dialler knows the other side's doors. `None` when there are too many peers already.
     pub(super) fn begin(
         &mut self,
         conn: usize,
         (id, token): (u64, [u8; 16]),
         identity: Identity,
-        unix: Vec<u8>,
-        dialler: bool,
+        doors: Option<Doors>,
     ) -> Option<u64> {
         let from = self.conns.get(conn)?.from?;
         // Whoever lived at the same place before is dead, although nobody told us.
@@ -460,7 +491,14 @@ impl Control {
         }
         let (peer, _) = self.core.plan(RailSet::default(), |p, _| p.planner.add_peer());
         let (peer, generation, kinds) = (peer?, identity.generation, self.common(&identity));
-        let streams = Streams::new(kinds.clone(), self.me.streams.min(identity.streams));
+        let dialler = doors.is_some();
+        let doors = doors.unwrap_or(Doors { unix: Vec::new(), tcp: Vec::new() });
+        let count = self.me.streams.min(identity.streams);
+        let ways = if dialler { ways(&self.core.config.tcp_rails, &doors.tcp, count) } else { Vec::new() };
+        if dialler && ways.is_empty() {
+            tracing::warn!(peer = generation, address = %from, "no TCP rail here goes with one of the peer's");
+        }
+        let streams = Streams::new(&kinds, count, &ways);
         let (ended, told) = Default::default();
         let session = Arc::new(Session { id, generation, address: from, peer, dialler, kinds, ended, told });
         tracing::info!(peer = generation, address = %from, dialler, transports = ?session.kinds, "transfer session up");
@@ -476,7 +514,8 @@ impl Control {
                 session,
                 conn,
                 token,
-                unix,
+                doors,
+                ways,
                 identity,
                 streams,
                 waiters: Vec::new(),

@@ -17,9 +17,10 @@ use std::sync::Arc;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::engine::ConnectError;
-use crate::session::control::{Control, Dial, Role, Stage};
+use crate::session::control::{Control, Dial, Doors, Role, Stage};
 use crate::session::peer::Reply;
 use crate::session::pipe::Pipe;
+use crate::session::rails::TcpRail;
 use crate::session::wire::{Identity, Message, RefuseCode, VERSIONS, transport_bit};
 use crate::transport::{TransportKind, tcp};
 
@@ -55,10 +56,10 @@ impl Control {
             dial.waiters.push(reply);
             return;
         }
-        match begin_connect(address, self.core.config.peer_timeout) {
+        match begin_connect(address, None, self.core.config.peer_timeout) {
             Ok(socket) => {
                 let (stage, waiters) = (Stage::Connecting, vec![reply]);
-                let role = Role::Dial(Dial { address, expected, waiters, stage, peer: None });
+                let role = Role::Dial(Dial { address, expected, waiters, stage, peer: None, far: Vec::new() });
                 self.add(Pipe::new(socket.into()), role, Some(address));
             }
             Err(error) => reply.give(Err(ConnectError::Unreachable { address, reason: error.to_string() })),
@@ -162,7 +163,7 @@ impl Control {
             return self.refuse(key, RefuseCode::NotAnEngine);
         }
         conn.role = Role::Offered { peer };
-        let sent = conn.pipe.send(&Message::Offer { version, me: self.me });
+        let sent = conn.pipe.send(&Message::Offer { version, me: self.me, rails: self.rails.clone() });
         if sent.is_err() {
             self.close(key);
         }
@@ -184,7 +185,7 @@ impl Control {
         }
         let (id, token) = (crate::random::u64(), crate::random::token());
         // The dialler opens the streams, so it alone needs names; ours goes to it.
-        match self.begin(key, (id, token), peer, Vec::new(), false) {
+        match self.begin(key, (id, token), peer, None) {
             None => self.refuse(key, RefuseCode::TooManyPeers),
             Some(id) => {
                 let welcome = Message::Welcome { session: id, token, unix: self.unix_name.clone() };
@@ -242,7 +243,7 @@ impl Control {
         let address = dial.address;
         let known = dial.peer.map(|p| p.generation);
         match (message, dial.stage) {
-            (Message::Offer { version, me }, Stage::Hello) => {
+            (Message::Offer { version, me, rails }, Stage::Hello) => {
                 if !(VERSIONS.0..=VERSIONS.1).contains(&version) {
                     self.dial_failed(key, &ConnectError::NotAnEngine { address });
                 } else if dial.expected.is_some_and(|e| e != me.generation) {
@@ -250,13 +251,14 @@ impl Control {
                         ConnectError::WrongGeneration { expected: dial.expected.unwrap_or(0), found: me.generation };
                     self.dial_failed(key, &error);
                 } else {
-                    dial.peer = Some(me);
+                    (dial.peer, dial.far) = (Some(me), rails);
                     self.offered(key, me);
                 }
             }
             (Message::Welcome { session, token, unix }, Stage::Commit) => {
                 let (Some(peer), waiters) = (dial.peer, std::mem::take(&mut dial.waiters)) else { return };
-                match self.begin(key, (session, token), peer, unix, true) {
+                let doors = Doors { unix, tcp: std::mem::take(&mut dial.far) };
+                match self.begin(key, (session, token), peer, Some(doors)) {
                     Some(id) => {
                         if let Some(live) = self.sessions.get_mut(&id) {
                             live.waiters = waiters;
@@ -332,10 +334,17 @@ impl Control {
     }
 }
 
-/// A socket that is connecting.
-pub(super) fn begin_connect(address: SocketAddr, silence: std::time::Duration) -> std::io::Result<Socket> {
+/// A socket that is connecting, over a rail if one is given.
+pub(super) fn begin_connect(
+    address: SocketAddr,
+    rail: Option<&TcpRail>,
+    silence: std::time::Duration,
+) -> std::io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), Some(Protocol::TCP))?;
     tcp::tune(&socket, silence)?;
+    if let Some(rail) = rail {
+        tcp::bind(&socket, rail, 0)?;
+    }
     match socket.connect(&address.into()) {
         Ok(()) => Ok(socket),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),

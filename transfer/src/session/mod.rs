@@ -17,9 +17,11 @@ mod handshake;
 pub(crate) mod lease;
 pub(crate) mod peer;
 pub(crate) mod pipe;
+pub(crate) mod rails;
 pub(crate) mod streams;
 pub(crate) mod ticket;
 pub(crate) mod wire;
 
 pub use lease::{Access, ByteRange, LeaseError, LeaseRequest};
+pub use rails::{TCP_RAILS_MAX, TcpRail, TcpRailError};
 pub use ticket::{LeaseTicket, TicketError};

@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, STREAMS_MAX, kind_of, rail_of};
@@ -18,6 +19,7 @@ use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
 use crate::session::peer::Session;
 use crate::session::pipe::Pipe;
+use crate::session::rails::Way;
 use crate::session::wire::{Message, RefuseCode, StreamId};
 use crate::telemetry::Fallback;
 use crate::transport::fault::{FaultPlan, Faulty};
@@ -26,6 +28,9 @@ use crate::transport::{PIECES_MAX, Rail, TransportKind, shm, tcp};
 use crate::worker;
 
 type Place = (TransportKind, u8);
+
+/// Bytes a second of the slowest link that is common.
+const GIGABIT: u64 = 125_000_000;
 
 /// One place for a stream, and what became of its openings.
 #[derive(Default)]
@@ -57,10 +62,18 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn new(kinds: Vec<TransportKind>, count: u8) -> Self {
-        let count = count.min(STREAMS_MAX);
-        let places = kinds.into_iter().flat_map(|kind| (0..count).map(move |index| (kind, index)));
+    /// `count` of each kind; over TCP one a way, or what the dialler makes of it where that is the peer.
+    pub(super) fn new(kinds: &[TransportKind], count: u8, ways: &[Way]) -> Self {
+        let count_of = |kind| if kind == TransportKind::Tcp { ways.len() as u8 } else { count.min(STREAMS_MAX) };
+        let places = kinds.iter().flat_map(|kind| (0..count_of(*kind)).map(move |index| (*kind, index)));
         Self { places: places.map(|place| (place, Stream::default())).collect() }
+    }
+
+    /// The place of a stream that the peer dials: how many go over TCP depends on rails that it alone knows.
+    fn dialled(&mut self, session: &Session, place @ (kind, index): Place) -> Option<&mut Stream> {
+        let may =
+            kind == TransportKind::Tcp && index < STREAMS_MAX && !session.dialler && session.kinds.contains(&kind);
+        if may { Some(self.places.entry(place).or_default()) } else { self.places.get_mut(&place) }
     }
 
     /// Nothing is attached and nothing lingers.
@@ -78,11 +91,13 @@ impl Streams {
     }
 }
 
-/// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices.
-pub(crate) fn path_spec(kind: TransportKind) -> PathSpec {
+/// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices: too low
+/// costs a few small ones, too high binds much to a slow link.
+pub(crate) fn path_spec(kind: TransportKind, session: &Session) -> PathSpec {
+    let tcp = if session.address.ip().is_loopback() { 2_000_000_000 } else { GIGABIT };
     let (rate, base_delay, tier) = match kind {
         TransportKind::Shm => (4_000_000_000, Duration::from_micros(20), 0),
-        TransportKind::Tcp => (2_000_000_000, Duration::from_micros(50), 1),
+        TransportKind::Tcp => (tcp, Duration::from_micros(50), 1),
         TransportKind::Sim => (4_000_000_000, Duration::from_micros(20), 0),
     };
     let limits = PathLimits {
@@ -109,11 +124,17 @@ impl Control {
         for place in places {
             self.dial_stream(id, place);
         }
+        // Where there was nothing to dial nobody else will answer.
+        self.answer_waiters(id);
     }
 
     fn dial_stream(&mut self, id: u64, (kind, index): Place) {
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
-        let (address, unix) = (live.session.address, live.unix.clone());
+        let way = live.ways.get(usize::from(index)).copied().unwrap_or_default();
+        let far = way.far.and_then(|far| live.doors.tcp.get(usize::from(far)));
+        let (control, unix) = (live.session.address, live.doors.unix.clone());
+        let address = far.map_or(control, |far| far.address);
+        let near = way.near.and_then(|near| self.core.config.tcp_rails.get(usize::from(near)));
         let Some(stream) = live.streams.places.get_mut(&(kind, index)) else { return };
         if stream.attached || stream.dialling {
             return;
@@ -122,10 +143,10 @@ impl Control {
         stream.incarnation += 1;
         let stream = StreamId { kind, index, incarnation: stream.incarnation };
         let socket = match kind {
-            TransportKind::Tcp => begin_connect(address, self.core.config.peer_timeout)
+            TransportKind::Tcp => begin_connect(address, near, self.core.config.peer_timeout)
                 .and_then(|s| tcp::tune_data(&s, address.ip().is_loopback()).map(|()| OwnedFd::from(s))),
             TransportKind::Shm => shm::connect(&unix),
-            TransportKind::Sim => begin_connect(address, self.core.config.peer_timeout).map(OwnedFd::from),
+            TransportKind::Sim => begin_connect(control, None, self.core.config.peer_timeout).map(OwnedFd::from),
         };
         match socket {
             Ok(socket) => {
@@ -170,7 +191,8 @@ impl Control {
         let Some(conn) = self.conns.get(key) else { return };
         let over_unix = conn.from.is_none();
         let live = self.sessions.get_mut(&id).filter(|l| !l.over && l.token == token);
-        let Some(place) = live.and_then(|l| l.streams.places.get_mut(&(stream.kind, stream.index))) else {
+        let place = live.and_then(|l| l.streams.dialled(&l.session, (stream.kind, stream.index)));
+        let Some(place) = place else {
             return self.refuse(key, RefuseCode::UnknownSession);
         };
         let old = place.barred.is_some_and(|b| stream.incarnation <= b) || stream.incarnation <= place.incarnation;
@@ -255,15 +277,15 @@ impl Control {
         let Some(&id) = self.by_peer.get(&path.peer) else { return };
         let place @ (kind, index) = kind_of(path.local);
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
-        let dialler = live.session.dialler;
+        let session = Arc::clone(&live.session);
         let Some(stream) = live.streams.places.get_mut(&place) else { return };
         if stream.attached {
             // It came up while the planner was not ready for it.
-            let up = |p: &mut crate::core::Plan, now| p.planner.handle_path_up(path, path_spec(kind), now);
+            let up = |p: &mut crate::core::Plan, now| p.planner.handle_path_up(path, path_spec(kind, &session), now);
             if let (Err(error), _) = self.core.plan(RailSet::default(), up) {
                 tracing::debug!(?path, %error, "a path that is up was not taken");
             }
-        } else if dialler {
+        } else if session.dialler {
             self.dial_stream(id, place);
         } else {
             stream.open_by = Some(Instant::now() + self.core.config.connect_timeout);

@@ -5,6 +5,7 @@
 //! its bytes do not come over the stream, only what its two ends have to agree on.
 
 use crate::session::codec::{DecodeError, Reader, Writer};
+use crate::session::rails::{FarRail, put_rails, take_rails};
 use crate::telemetry::Rejection;
 use crate::transport::TransportKind;
 
@@ -120,10 +121,12 @@ pub(crate) enum Message {
         versions: (u16, u16),
         me: Identity,
     },
-    /// Answer: the version chosen, who is here. Nothing is bound yet.
+    /// Answer: the version chosen, who is here, and where TCP streams may be dialled (none: where this came from). Nothing is
+    /// bound yet.
     Offer {
         version: u16,
         me: Identity,
+        rails: Vec<FarRail>,
     },
     /// The dialler wants the session; a session of that number that it no longer has is to be ended first.
     Commit {
@@ -272,10 +275,11 @@ impl Message {
                 w.u16(versions.1);
                 put_identity(&mut w, me);
             }
-            Self::Offer { version, me } => {
+            Self::Offer { version, me, rails } => {
                 w.u8(2);
                 w.u16(*version);
                 put_identity(&mut w, me);
+                put_rails(&mut w, rails);
             }
             Self::Commit { supersede } => {
                 w.u8(3);
@@ -366,7 +370,7 @@ impl Message {
         let mut r = Reader::new(body);
         let message = match r.u8()? {
             1 => Self::Hello { versions: (r.u16()?, r.u16()?), me: take_identity(&mut r)? },
-            2 => Self::Offer { version: r.u16()?, me: take_identity(&mut r)? },
+            2 => Self::Offer { version: r.u16()?, me: take_identity(&mut r)?, rails: take_rails(&mut r)? },
             3 => Self::Commit { supersede: r.u64()? },
             4 => Self::Welcome { session: r.u64()?, token: r.array()?, unix: r.bytes()?.to_vec() },
             5 => Self::Exists { session: r.u64()? },
@@ -420,9 +424,11 @@ mod tests {
         let host = HostId { boot: [7; 16], user: 1000 };
         let me = Identity { generation: 1, host, port: 2, transports: 3, streams: 4 };
         let stream = StreamId { kind: TransportKind::Tcp, index: 1, incarnation: 9 };
+        let rail = FarRail { address: ([10, 0, 0, 1], 7).into(), prefix: 24, rail: None };
         vec![
             Message::Hello { versions: (1, 4), me },
-            Message::Offer { version: 1, me },
+            Message::Offer { version: 1, me, rails: Vec::new() },
+            Message::Offer { version: 1, me, rails: vec![rail, FarRail { rail: Some(0), ..rail }] },
             Message::Commit { supersede: 5 },
             Message::Welcome { session: 6, token: [8; 16], unix: b"\0name".to_vec() },
             Message::Exists { session: 6 },

@@ -1,17 +1,21 @@
 //! TCP streams: the payload follows its frame and is received straight into place.
 
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Socket, TcpKeepalive};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
+use crate::session::TcpRail;
 use crate::transport::Owner;
 use crate::transport::stream::Stream;
 
 /// Socket buffers, in bytes: two slices each way. The kernel caps them by its own limits.
 const BUFFER_BYTES: usize = 4 << 20;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
 
 /// Sets what a data or control socket wants: no Nagle delay, and an end of its own when the peer's host falls silent.
 pub(crate) fn tune(socket: &Socket, silence: Duration) -> io::Result<()> {
@@ -32,6 +36,24 @@ pub(crate) fn tune_data(socket: &Socket, loopback: bool) -> io::Result<()> {
         tracing::debug!(%error, "cubic is not to be had, the system's congestion control stays");
     }
     Ok(())
+}
+
+/// Binds a socket to a rail: its address, and its interface where one is named.
+pub(crate) fn bind(socket: &Socket, rail: &TcpRail, port: u16) -> io::Result<()> {
+    if let Some(device) = &rail.device {
+        socket.bind_device(Some(device.as_bytes()))?;
+    }
+    socket.bind(&SocketAddr::new(rail.address, port).into())
+}
+
+/// A listener of a rail. It and what it accepts stay on the rail.
+pub(crate) fn listen(rail: &TcpRail) -> io::Result<TcpListener> {
+    let domain = if rail.address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = Socket::new(domain, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+    bind(&socket, rail, 0)?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
 }
 
 /// A rail over a connected stream.
