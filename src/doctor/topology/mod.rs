@@ -26,7 +26,11 @@ fn read(path: &Path) -> Result<Topology, TopologyError> {
 /// # Errors
 /// If it cannot be read, with what would be right; or if the output is gone.
 pub fn run(path: &str, as_json: bool) -> anyhow::Result<Exit> {
-    let machine = read(Path::new(path))?;
+    let machine = read(Path::new(path)).map_err(|error| match error {
+        // These name what they are about.
+        TopologyError::Io { .. } | TopologyError::Link { .. } => error.into(),
+        error => anyhow::Error::from(error).context(path.to_owned()),
+    })?;
     let mut out = std::io::stdout().lock();
     if as_json {
         let mut report = report(&machine);

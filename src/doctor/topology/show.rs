@@ -39,9 +39,9 @@ fn matrix(out: &mut impl Write, machine: &Topology, plan: &Plan) -> Result<()> {
     let first = plan.gpus.iter().chain(&plan.hosts).map(|memory| name(memory.memory).len()).max().unwrap_or(0).max(6);
     for rails in rails.chunks(COLUMNS) {
         let width = |rail: usize| machine.nics[rail].name.len().max(5);
-        write!(out, "{:first$}", "")?;
-        rails.iter().try_for_each(|rail| write!(out, "  {:w$}", machine.nics[*rail].name, w = width(*rail)))?;
-        writeln!(out)?;
+        let names = rails.iter().map(|rail| format!("  {:w$}", machine.nics[*rail].name, w = width(*rail)));
+        let header = format!("{:first$}{}", "", names.collect::<String>());
+        writeln!(out, "{}", header.trim_end())?;
         for memory in plan.gpus.iter().chain(&plan.hosts) {
             let mut line = format!("{:first$}", name(memory.memory));
             for rail in rails {

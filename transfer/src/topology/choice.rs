@@ -110,10 +110,13 @@ impl Plan {
         let used: Vec<bool> = out.iter().map(Option::is_none).collect();
         let reach: Vec<Vec<Reach>> =
             topology.gpus.iter().map(|gpu| nics.iter().map(|nic| topology.gpu_reach(gpu, nic)).collect()).collect();
-        let gpus = topology.gpus.iter().zip(shares(&reach, &used)).zip(&reach).map(|((gpu, share), reach)| {
+        let shares = shares(&reach, &used);
+        let sharers: Vec<usize> =
+            (0..nics.len()).map(|nic| shares.iter().filter(|share| share.contains(&nic)).count()).collect();
+        let gpus = topology.gpus.iter().zip(&shares).zip(&reach).map(|((gpu, share), reach)| {
             let seat = (gpu.numa, gpu.root.as_deref(), gpu.switches.as_slice());
             let words = |nic: &Nic, distance| words(seat, nic, distance, gpu.distances.contains_key(&nic.name));
-            memory_plan(Memory::Gpu(gpu.index), topology, &used, reach, &share, &words)
+            memory_plan(Memory::Gpu(gpu.index), topology, &used, reach, (share, &sharers), &words)
         });
         let gpus = gpus.collect();
         let nodes: Vec<Option<u32>> = match topology.nodes.as_slice() {
@@ -127,7 +130,7 @@ impl Plan {
             // Host memory is striped over all that are nearest.
             let share: Vec<usize> = counted().filter(|nic| Some(reach[*nic]) == nearest).collect();
             let words = |nic: &Nic, distance| words((node, None, &[]), nic, distance, false);
-            memory_plan(Memory::Host(node), topology, &used, &reach, &share, &words)
+            memory_plan(Memory::Host(node), topology, &used, &reach, (&share, &[]), &words)
         });
         let hosts = hosts.collect();
         let named = nics.iter().map(|nic| nic.name.clone()).zip(out);
@@ -140,7 +143,7 @@ fn memory_plan(
     topology: &Topology,
     used: &[bool],
     reach: &[Reach],
-    share: &[usize],
+    (share, sharers): (&[usize], &[usize]),
     words: &dyn Fn(&Nic, Distance) -> String,
 ) -> MemoryPlan {
     let mut order: Vec<usize> = (0..used.len()).filter(|nic| used[*nic]).collect();
@@ -162,6 +165,9 @@ fn memory_plan(
             why += &format!("; its share of {alike} that are as near");
         } else if !own && share.first().is_some_and(|own| reach[*own] == reach[rail]) {
             why += "; another GPU's share";
+        }
+        if let Some(others @ 2..) = sharers.get(rail).copied().filter(|_| own) {
+            why += &format!("; shared by {others} GPUs");
         }
         if nic.is_down() {
             why += "; its link is down";

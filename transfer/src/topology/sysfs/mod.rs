@@ -39,6 +39,12 @@ pub fn read_sysfs(root: &Path) -> Result<Topology, TopologyError> {
     topology.acs.extend(acs);
     topology.nics = nics;
     topology.nics.extend(interfaces);
+    // Where there is one node, all is on it, though the firmware may not say so.
+    if let [node] = topology.nodes.as_slice() {
+        let numas =
+            topology.gpus.iter_mut().map(|gpu| &mut gpu.numa).chain(topology.nics.iter_mut().map(|nic| &mut nic.numa));
+        numas.for_each(|numa| *numa = numa.or(Some(node.id)));
+    }
     finish(topology)
 }
 

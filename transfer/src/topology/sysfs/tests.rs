@@ -126,6 +126,10 @@ fn a_server_is_read_whole() {
     assert_eq!(plan.gpus[0].own().collect::<Vec<_>>(), ["mlx5_0"]);
     assert_eq!(plan.gpus[0].nics[0].why, "same PCIe switch 0000:21:00.0");
     assert_eq!(findings(&machine), [Finding::NodeWithoutNic { node: 1 }], "eno1 is left out");
+    // On a machine of one node, all is on it.
+    let small = Captured::new();
+    small.file("devices/system/node/node0/cpulist", "0-1").pci("pci0000:00/0000:00:03.0", "0x020000", "0x1af4", -1);
+    assert_eq!(small.net("pci0000:00/0000:00:03.0", "eth0", "-1", "1500").read().nics[0].numa, Some(0));
     // The root of the whole file system works too, as does a capture without any device.
     let outer = tempfile::tempdir().unwrap();
     symlink(captured.root(), outer.path().join("sys")).unwrap();
