@@ -128,8 +128,8 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         for part in [
             "rack.toml: 2 GPUs, 2 NICs, 1 NUMA node (from TOML)",
-            "GPU0    PIX*    -",
-            "GPU1    NODE*   -",
+            "GPU0    -       PIX*",
+            "GPU1    -       NODE*",
             "mlx5_0  rail 0 (order)  400 Gbit/s, NUMA node 0",
             "manage  left out: it has no RDMA, and others have",
             "GPU0    mlx5_0: same PCIe switch 0000:11:00.0",
