@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use kvrail_node::NodeError;
+use kvrail_transfer::topology::TopologyError;
 
 use crate::{config::ConfigError, up::ChildError};
 
@@ -47,6 +48,7 @@ pub fn report(error: &anyhow::Error) -> Exit {
     // A model that cannot be loaded was a wrong setting, found out late; so was whatever a child says that of.
     let usage = |cause: &(dyn std::error::Error + 'static)| {
         cause.is::<ConfigError>()
+            || cause.is::<TopologyError>()
             || matches!(cause.downcast_ref(), Some(NodeError::Model(_)))
             || matches!(cause.downcast_ref(), Some(ChildError::Ended { status, .. }) if status.code() == Some(Exit::Usage as i32))
     };

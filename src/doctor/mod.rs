@@ -1,11 +1,11 @@
 //! `kvrail doctor`: what this machine has, what will be used of it and why, and what to do about what is missing.
 //!
 //! Each topic is a pure collector: it reads `/proc` and `/sys` under a root directory that is a parameter, so that a
-//! captured tree is a test, and gives findings. It changes nothing, needs no privilege, and always ends with status 0: a
-//! machine without RDMA is not broken.
+//! captured tree is a test, and gives findings. It changes nothing, needs no privilege, and ends with status 0 whatever it
+//! finds: a machine without RDMA is not broken. (A topology file that cannot be read is; that is status 2.)
 //!
 //! Map: [`finding`] what is said · [`root`] files under a root · [`cpu`] · [`memory`] · [`nics`] · [`rdma`] · [`gpu`] ·
-//! [`tools`] pip and the model.
+//! [`topology`] which NICs serve which memory · [`tools`] pip and the model.
 
 mod cpu;
 mod finding;
@@ -15,6 +15,7 @@ mod nics;
 mod rdma;
 mod root;
 mod tools;
+mod topology;
 
 use std::io::{IsTerminal, Write};
 
@@ -30,23 +31,40 @@ use crate::exit::Exit;
 /// The subcommand.
 pub fn command() -> Command {
     let root = Arg::new("root").long("root").value_name("PATH").default_value("/").hide(true);
+    let topology = Arg::new("topology").long("topology").value_name("PATH").help(
+        "Show a machine's topology and the plan of its NICs instead: a file (NCCL's XML, TOML, JSON, what `nvidia-smi topo -m` \
+         prints), or a directory (a captured /sys)",
+    );
     Command::new("doctor")
         .about("Say what this machine has, what will be used and why, and what to do about what is missing")
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print one JSON object"))
+        .arg(topology)
         .arg(root.help("Look at a captured tree of /proc and /sys"))
-        .after_help("Always ends with status 0.\n\nExample:\n  kvrail doctor --json | jq '.findings[] | select(.state != \"good\")'")
+        .after_help(
+            "Ends with status 0 whatever it finds, and with 2 if the file of --topology cannot be read.\n\nExamples:\n  \
+             kvrail doctor --json | jq '.findings[] | select(.state != \"good\")'\n  \
+             kvrail doctor --topology ndv5-topo.xml",
+        )
 }
 
 /// Runs it.
 pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
+    if let Some(path) = arguments.get_one::<String>("topology") {
+        return topology::run(path, arguments.get_flag("json"));
+    }
     let path = arguments.get_one::<String>("root").map_or("/", String::as_str);
-    let mut findings = collect(&Root::new(path));
+    let root = Root::new(path);
+    let mut findings = collect(&root);
+    let (section, machine) = topology::examine(&root);
+    findings.extend(section);
     if path == "/" {
         findings.extend(tools::examine());
     }
     let mut out = std::io::stdout().lock();
     if arguments.get_flag("json") {
-        let report = json!({"version": env!("CARGO_PKG_VERSION"), "findings": findings});
+        let mut report = machine.as_ref().map_or_else(|| json!({}), topology::report);
+        report["version"] = json!(env!("CARGO_PKG_VERSION"));
+        report["findings"] = json!(findings);
         writeln!(out, "{report:#}")?;
     } else {
         let color = out.is_terminal();

@@ -19,14 +19,15 @@ impl Root {
         Self(path.into())
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    /// Where a path is under the root.
+    pub fn at(&self, path: &str) -> PathBuf {
         self.0.join(path.trim_start_matches('/'))
     }
 
     /// Text of a file, without white space around it.
     pub fn read(&self, path: &str) -> Option<String> {
         let mut text = Vec::new();
-        fs::File::open(self.path(path)).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut text).ok()?;
+        fs::File::open(self.at(path)).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut text).ok()?;
         Some(String::from_utf8_lossy(&text).trim().to_owned())
     }
 
@@ -37,7 +38,7 @@ impl Root {
 
     /// Names in a directory, sorted.
     pub fn list(&self, path: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.path(path)).into_iter().flatten();
+        let entries = fs::read_dir(self.at(path)).into_iter().flatten();
         let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
         names.sort();
         names
@@ -45,12 +46,12 @@ impl Root {
 
     /// Whether something is there.
     pub fn exists(&self, path: &str) -> bool {
-        self.path(path).exists()
+        self.at(path).exists()
     }
 
     /// Last part of what a symbolic link points to.
     pub fn link_name(&self, path: &str) -> Option<String> {
-        let target = fs::read_link(self.path(path)).ok()?;
+        let target = fs::read_link(self.at(path)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
     }
 

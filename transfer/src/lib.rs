@@ -24,6 +24,7 @@
 //! | `memory` | regions: host memory and sealed memfds |
 //! | `integrity`, `random` | checksums of payloads; generations and keys that nobody guesses |
 //! | `transport` | tcp, shm and a software NIC behind one trait; faults by seed |
+//! | [`topology`] | what a machine is made of, and which NICs serve which memory |
 //! | [`testing`] | the protocol spoken by hand, for tests of what is refused |
 //!
 //! ```
@@ -59,6 +60,7 @@ mod submit;
 mod sync;
 mod telemetry;
 pub mod testing;
+pub mod topology;
 mod transfer;
 mod transport;
 mod urgent;
