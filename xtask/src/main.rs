@@ -1,10 +1,12 @@
 //! Repository tasks.
 //!
 //! `cargo xtask verify NAME` runs one promise of docs/verification.md as a suite; `cargo xtask tidy` checks the
-//! repository itself; `cargo xtask test` is what a newcomer and CI run.
+//! repository itself; `cargo xtask test` is what a newcomer and CI run; `cargo xtask verbs-bindings` writes the bindings of
+//! libibverbs.
 
 #![forbid(unsafe_code)]
 
+mod bindings;
 mod run;
 mod test;
 mod tidy;
@@ -30,6 +32,8 @@ enum Task {
     Verify(verify::Args),
     /// Checks the repository itself: file lengths, crate heads, stray names.
     Tidy,
+    /// Writes the bindings of libibverbs anew, or compares them. Needs libclang, which it fetches unless LIBCLANG_PATH says where.
+    VerbsBindings(bindings::Args),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
         Task::Test => test::run_all(),
         Task::Verify(args) => verify::run(&args),
         Task::Tidy => tidy::run(),
+        Task::VerbsBindings(args) => bindings::run_generator(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

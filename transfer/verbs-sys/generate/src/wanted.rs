@@ -1,0 +1,132 @@
+//! What of the header is wanted, by name; types that these need come along.
+
+/// Functions that libibverbs exports.
+pub const FUNCTIONS: &[&str] = &[
+    "ibv_get_device_list",
+    "ibv_free_device_list",
+    "ibv_get_device_name",
+    "ibv_get_device_guid",
+    "ibv_open_device",
+    "ibv_close_device",
+    "ibv_get_async_event",
+    "ibv_ack_async_event",
+    "ibv_query_device",
+    "ibv_query_port",
+    "ibv_query_port_speed",
+    "ibv_query_gid",
+    "_ibv_query_gid_ex",
+    "_ibv_query_gid_table",
+    "ibv_alloc_pd",
+    "ibv_dealloc_pd",
+    "ibv_reg_mr",
+    "ibv_reg_mr_iova2",
+    "ibv_reg_dmabuf_mr",
+    "ibv_dereg_mr",
+    "ibv_create_comp_channel",
+    "ibv_destroy_comp_channel",
+    "ibv_create_cq",
+    "ibv_destroy_cq",
+    "ibv_get_cq_event",
+    "ibv_ack_cq_events",
+    "ibv_create_srq",
+    "ibv_modify_srq",
+    "ibv_query_srq",
+    "ibv_destroy_srq",
+    "ibv_create_qp",
+    "ibv_modify_qp",
+    "ibv_query_qp",
+    "ibv_destroy_qp",
+];
+
+/// Types that no function above names.
+pub const TYPES: &[&str] = &[
+    "verbs_context",
+    "ibv_device_attr_ex",
+    "ibv_query_device_ex_input",
+    "ibv_port_attr",
+    "ibv_gid_entry",
+    "ibv_gid_type",
+    "ibv_access_flags",
+    "ibv_device_cap_flags",
+    "ibv_event_type",
+    "ibv_qp_attr_mask",
+    "ibv_srq_attr_mask",
+    "ibv_send_flags",
+    "ibv_send_wr",
+    "ibv_recv_wr",
+    "ibv_wc",
+    "ibv_wc_flags",
+    "ibv_wc_status",
+    "ibv_wc_opcode",
+    "ibv_wr_opcode",
+    "ibv_mw_bind",
+    "ibv_mw_type",
+];
+
+/// Enumerations whose values are bits to be combined.
+pub const BITS: &[&str] = &[
+    "ibv_access_flags",
+    "ibv_device_cap_flags",
+    "ibv_qp_attr_mask",
+    "ibv_srq_attr_mask",
+    "ibv_send_flags",
+    "ibv_wc_flags",
+];
+
+/// Types of the C library.
+pub const FROM_LIBC: &[&str] = &["pthread_mutex_t", "pthread_cond_t"];
+
+/// Types that are only ever pointed to here, by operations that kvrail does not use.
+pub const OPAQUE: &[&str] = &[
+    "_compat_ibv_port_attr",
+    "ibv_ah",
+    "ibv_alloc_dm_attr",
+    "ibv_counter_attach_attr",
+    "ibv_counters",
+    "ibv_counters_init_attr",
+    "ibv_cq_ex",
+    "ibv_cq_init_attr_ex",
+    "ibv_dm",
+    "ibv_dmah",
+    "ibv_dmah_init_attr",
+    "ibv_flow",
+    "ibv_flow_action",
+    "ibv_flow_action_esp_attr",
+    "ibv_flow_attr",
+    "ibv_modify_cq_attr",
+    "ibv_mr_init_attr",
+    "ibv_ops_wr",
+    "ibv_parent_domain_init_attr",
+    "ibv_qp_init_attr_ex",
+    "ibv_qp_open_attr",
+    "ibv_qp_rate_limit_attr",
+    "ibv_rwq_ind_table",
+    "ibv_rwq_ind_table_init_attr",
+    "ibv_srq_init_attr_ex",
+    "ibv_td",
+    "ibv_td_init_attr",
+    "ibv_values_ex",
+    "ibv_wq",
+    "ibv_wq_attr",
+    "ibv_wq_init_attr",
+    "ibv_xrcd",
+    "ibv_xrcd_init_attr",
+    "verbs_ex_private",
+];
+
+/// What the types above contain and nobody needs: parts of the C library's, which differ between its versions, and of those
+/// that are opaque. Patterns.
+pub const PARTS: &[&str] = &[
+    "__atomic_wide_counter.*",
+    "__pthread_.*",
+    "ib_uverbs_flow_.*",
+    "ibv_flow_attr_type",
+    "ibv_moderate_cq",
+    "ibv_ops_wr_.*",
+    "ibv_poll_cq_attr",
+    "ibv_rx_hash_conf",
+    "ibv_srq_type",
+    "ibv_tm_cap",
+    "ibv_wc_tm_info",
+    "ibv_wq_.*",
+];

@@ -1,0 +1,1 @@
+//! Provisional and empty: `cargo xtask verbs-bindings` writes it.
