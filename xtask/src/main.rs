@@ -1,7 +1,7 @@
 //! Repository tasks.
 //!
 //! `cargo xtask verify NAME` runs one promise of docs/verification.md as a suite; `cargo xtask tidy` checks the
-//! repository itself; `cargo xtask test` is what a newcomer and CI run.
+//! repository itself; `cargo xtask test` is what a newcomer and CI run; `cargo xtask softroce` is a machine with RDMA.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +30,9 @@ enum Task {
     Verify(verify::Args),
     /// Checks the repository itself: file lengths, crate heads, stray names.
     Tidy,
+    /// Real verbs without RDMA hardware: a guest with soft-RoCE, up to eight hosts with eight rails each.
+    #[command(subcommand)]
+    Softroce(kvrail_softroce::Task),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Task::Test => test::run_all(),
         Task::Verify(args) => verify::run(&args),
         Task::Tidy => tidy::run(),
+        Task::Softroce(task) => return kvrail_softroce::perform(&task),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
