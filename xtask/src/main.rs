@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask verify NAME` runs one promise of docs/verification.md as a suite; `cargo xtask tidy` checks the
 //! repository itself; `cargo xtask test` is what a newcomer and CI run; `cargo xtask verbs-bindings` writes the bindings of
-//! libibverbs.
+//! libibverbs; `cargo xtask softroce` is a machine with RDMA.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,9 @@ enum Task {
     Tidy,
     /// Writes the bindings of libibverbs anew, or compares them. Needs libclang, which it fetches unless LIBCLANG_PATH says where.
     VerbsBindings(bindings::Args),
+    /// Real verbs without RDMA hardware: a guest with soft-RoCE, up to eight hosts with eight rails each.
+    #[command(subcommand)]
+    Softroce(kvrail_softroce::Task),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Task::Verify(args) => verify::run(&args),
         Task::Tidy => tidy::run(),
         Task::VerbsBindings(args) => bindings::run_generator(&args),
+        Task::Softroce(task) => return kvrail_softroce::perform(&task),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
