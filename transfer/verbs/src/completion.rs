@@ -140,7 +140,10 @@ impl Completion {
     /// What it was; `None` if it did not end well.
     pub fn opcode(&self) -> Option<Opcode> {
         use sys::ibv_wc_opcode as raw;
-        self.is_success().then(|| match self.0.opcode {
+        if !self.is_success() {
+            return None;
+        }
+        Some(match self.0.opcode {
             raw::IBV_WC_SEND => Opcode::Send,
             raw::IBV_WC_RDMA_WRITE => Opcode::Write,
             raw::IBV_WC_RDMA_READ => Opcode::Read,
@@ -166,7 +169,7 @@ impl Completion {
     /// The key that the peer made void with its send.
     pub fn invalidated_rkey(&self) -> Option<u32> {
         // SAFETY: both members of the union are 32 plain bits.
-        self.has(sys::ibv_wc_flags::IBV_WC_WITH_INV).then(|| unsafe { self.0.__bindgen_anon_1.invalidated_rkey })
+        self.has(sys::ibv_wc_flags::IBV_WC_WITH_INV).then_some(unsafe { self.0.__bindgen_anon_1.invalidated_rkey })
     }
 
     /// Number of the queue pair.
