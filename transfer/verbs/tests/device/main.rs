@@ -30,7 +30,10 @@ type Outcome = Result<(), String>;
 
 type Test = (&'static str, fn(&Bench) -> Outcome);
 
-const ANYWHERE: &[(&str, fn() -> Outcome)] = &[
+/// Needs no device.
+type TestAnywhere = (&'static str, fn() -> Outcome);
+
+const ANYWHERE: &[TestAnywhere] = &[
     ("an absent library is a typed error that names what was tried", anywhere::absent_library),
     ("a machine without devices is an empty list or a typed error", anywhere::no_devices),
 ];
