@@ -27,7 +27,9 @@ pub struct Control(tempfile::TempDir);
 impl Control {
     /// Writes down what `args` ask for, to be run from `directory`.
     pub fn new(args: &Args, directory: &Path) -> Result<Self> {
-        let temporary = tempfile::Builder::new().prefix("kvrail-softroce-").tempdir()?;
+        // Its name is in the guest's command line: it tells whose guest a process is.
+        let prefix = format!("kvrail-softroce-{}-", std::process::id());
+        let temporary = tempfile::Builder::new().prefix(&prefix).tempdir()?;
         let path = temporary.path();
         // The path goes into the kernel's command line, and that into words at its blanks.
         ensure!(
