@@ -114,7 +114,7 @@ fn command(args: &Args, directory: &Path) -> Result<Vec<u8>> {
     }
     path.push(SYSTEM_PATH);
     let mut environment = vec![(OsString::from("PATH"), path), ("LANG".into(), "C.UTF-8".into())];
-    environment.push(("HOME".into(), std::env::var_os("HOME").unwrap_or_else(|| "/root".into())));
+    environment.push(("HOME".into(), std::env::var_os("HOME").unwrap_or_else(|| "/".into())));
     // The consoles look like a terminal, and what is printed may go into a file.
     environment.push(("TERM".into(), "dumb".into()));
     environment.push(("NO_COLOR".into(), "1".into()));
