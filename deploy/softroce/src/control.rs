@@ -27,7 +27,9 @@ pub struct Control(tempfile::TempDir);
 impl Control {
     /// Writes down what `args` ask for, to be run from `directory`.
     pub fn new(args: &Args, directory: &Path) -> Result<Self> {
-        let temporary = tempfile::Builder::new().prefix("kvrail-softroce-").tempdir()?;
+        // Its name is in the guest's command line: it tells whose guest a process is.
+        let prefix = format!("kvrail-softroce-{}-", std::process::id());
+        let temporary = tempfile::Builder::new().prefix(&prefix).tempdir()?;
         let path = temporary.path();
         // The path goes into the kernel's command line, and that into words at its blanks.
         ensure!(
@@ -112,7 +114,7 @@ fn command(args: &Args, directory: &Path) -> Result<Vec<u8>> {
     }
     path.push(SYSTEM_PATH);
     let mut environment = vec![(OsString::from("PATH"), path), ("LANG".into(), "C.UTF-8".into())];
-    environment.push(("HOME".into(), std::env::var_os("HOME").unwrap_or_else(|| "/root".into())));
+    environment.push(("HOME".into(), std::env::var_os("HOME").unwrap_or_else(|| "/".into())));
     // The consoles look like a terminal, and what is printed may go into a file.
     environment.push(("TERM".into(), "dumb".into()));
     environment.push(("NO_COLOR".into(), "1".into()));
