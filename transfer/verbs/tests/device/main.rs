@@ -28,12 +28,11 @@ use bench::Bench;
 /// A test that could not run here says why.
 type Outcome = Result<(), String>;
 
+type Free = (&'static str, fn() -> Outcome);
+
 type Test = (&'static str, fn(&Bench) -> Outcome);
 
-/// Needs no device.
-type TestAnywhere = (&'static str, fn() -> Outcome);
-
-const ANYWHERE: &[TestAnywhere] = &[
+const ANYWHERE: &[Free] = &[
     ("an absent library is a typed error that names what was tried", anywhere::absent_library),
     ("a machine without devices is an empty list or a typed error", anywhere::no_devices),
 ];
