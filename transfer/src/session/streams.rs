@@ -261,9 +261,10 @@ impl Control {
     /// Connects resolve when every stream has come up or failed once.
     pub(super) fn answer_waiters(&mut self, id: u64) {
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
-        // The listener's side cannot know when the dialler is done; one stream is enough there.
+        // The listener's side cannot know when the dialler is done, nor how many there will be; one stream is enough there.
         let any = live.streams.places.values().any(|s| s.tried && s.attached);
-        let all = live.streams.places.values().all(|s| s.tried);
+        let known = live.session.dialler || !live.streams.places.is_empty();
+        let all = known && live.streams.places.values().all(|s| s.tried);
         if all || (any && !live.session.dialler) {
             let session = live.session.clone();
             for waiter in live.waiters.drain(..) {
