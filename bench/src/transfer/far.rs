@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
 
 use kvrail_transfer::TcpRail;
 
@@ -14,6 +16,10 @@ use crate::usage::Usage;
 
 /// Longest question of a near side, in bytes.
 const LINE_MAX: u64 = 1 << 16;
+/// Near sides of other machines that are served at a time; one more finds its connection closed. A bench has two.
+const NEAR_SIDES_MAX: usize = 8;
+/// Wait after a connection could not be accepted, for want of descriptors, say.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// What receives, and the bytes of its pool.
 enum Receiver {
@@ -51,13 +57,24 @@ pub fn serve(listen: SocketAddr, rails: &[TcpRail]) -> Result<(), BenchError> {
     println!("serving at {}", listener.local_addr()?);
     std::io::stdout().flush()?;
     let place = Place { host: listen.ip(), rails: rails.to_vec() };
+    let served = Arc::new(());
     loop {
-        let (stream, from) = listener.accept()?;
-        let place = place.clone();
+        let (stream, from) = match listener.accept() {
+            // Counted by who holds it: this loop, and each thread that serves.
+            Ok(_) if Arc::strong_count(&served) > NEAR_SIDES_MAX => continue,
+            Ok(near) => near,
+            Err(error) => {
+                eprintln!("a near side could not be accepted: {error}");
+                std::thread::sleep(ACCEPT_AGAIN);
+                continue;
+            }
+        };
+        let (place, served) = (place.clone(), Arc::clone(&served));
         std::thread::spawn(move || {
-            let served = stream.set_nodelay(true).and_then(|()| stream.try_clone());
-            let served = served.and_then(|mut to| converse(BufReader::new(stream), &mut to, &place));
-            if let Err(error) = served {
+            let result = stream.set_nodelay(true).and_then(|()| stream.try_clone());
+            let result = result.and_then(|mut to| converse(BufReader::new(stream), &mut to, &place));
+            drop(served);
+            if let Err(error) = result {
                 eprintln!("{from}: {error}");
             }
         });

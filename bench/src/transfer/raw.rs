@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use kvrail_transfer::{Region, TcpRail};
 use memmap2::{Advice, MmapMut};
 use rustix::net::sockopt;
-use socket2::{Domain, Protocol, Socket, Type};
 
 use super::control::{Ask, Far, FarSide, Place, Reply};
 use super::shape::{Check, Shape, fill};
@@ -54,17 +53,6 @@ fn set_up(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A socket on a rail.
-fn on_rail(rail: &TcpRail) -> io::Result<Socket> {
-    let domain = Domain::for_address((rail.address, 0).into());
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    if let Some(device) = &rail.device {
-        socket.bind_device(Some(device.as_bytes()))?;
-    }
-    socket.bind(&SocketAddr::new(rail.address, 0).into())?;
-    Ok(socket)
-}
-
 /// Receives on the far side.
 pub struct Sink {
     listeners: Vec<TcpListener>,
@@ -77,7 +65,7 @@ pub struct Sink {
 impl Sink {
     /// Listens at each rail of a place, or at its address.
     pub fn new(bytes: usize, connections: usize, place: &Place) -> io::Result<Self> {
-        let listen = |rail| on_rail(rail).and_then(|s| s.listen(128).map(|()| s.into()));
+        let listen = |rail: &TcpRail| rail.socket().and_then(|s| s.listen(128).map(|()| s.into()));
         let mut listeners: Vec<TcpListener> = place.rails.iter().map(listen).collect::<io::Result<_>>()?;
         if listeners.is_empty() {
             listeners.push(TcpListener::bind((place.host, 0))?);
@@ -176,7 +164,7 @@ impl Sockets {
         for (number, address) in addresses.into_iter().enumerate() {
             for _ in 0..connections {
                 let stream = match near.rails.get(number) {
-                    Some(rail) => on_rail(rail).and_then(|s| s.connect(&address.into()).map(|()| s.into())),
+                    Some(rail) => rail.socket().and_then(|s| s.connect(&address.into()).map(|()| s.into())),
                     None => TcpStream::connect(address),
                 };
                 streams.push(set_up(stream?)?);

@@ -142,7 +142,7 @@ async fn supervise(mut command: Command, limit_s: u32, out: impl AsFd, err: impl
     let mut guest = command.spawn().context("cannot start setpriv")?;
     // With it go our ends of the pipes: they are at their end when the guest is.
     drop(command);
-    let (done, drained) = mpsc::channel();
+    let (done, drained) = mpsc::sync_channel(2);
     pass_on(from_out, out.as_fd().try_clone_to_owned()?, done.clone());
     pass_on(from_err, err.as_fd().try_clone_to_owned()?, done);
 
@@ -163,7 +163,7 @@ async fn supervise(mut command: Command, limit_s: u32, out: impl AsFd, err: impl
 }
 
 /// Copies all that comes out of `from` to `to` at once, and says when that is over.
-fn pass_on(mut from: PipeReader, to: OwnedFd, done: mpsc::Sender<()>) {
+fn pass_on(mut from: PipeReader, to: OwnedFd, done: mpsc::SyncSender<()>) {
     std::thread::spawn(move || {
         let mut to = File::from(to);
         if std::io::copy(&mut from, &mut to).is_err() {

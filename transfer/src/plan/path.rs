@@ -247,6 +247,20 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_paths_window_has_a_floor_in_time() {
+        let config = Config::default();
+        let mut path = path(&config);
+        path.spec.limits = PathLimits { window_min: 8 << 20, window_max: 64 << 20, ..path.spec.limits };
+        let floors = [1_000_000_000, 31_250_000, 1_000_000].map(|rate| {
+            path.rate = Rate::new(rate, path.spec.base_delay);
+            path.fit_window(&config);
+            path.window.on_fault();
+            path.window.bytes()
+        });
+        assert_eq!(floors, [8 << 20, 1_000_000, 256 << 10], "what it moves in 32 ms, 256 KiB at least");
+    }
+
+    #[test]
     fn the_circuit_goes_round() {
         let (config, mut rng) = (Config::default(), Rng::new(1));
         let mut path = path(&config);

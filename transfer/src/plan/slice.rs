@@ -118,6 +118,13 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_paths_floor_is_a_time_too() {
+        let config = Config { slice_floor_bytes: 1 << 20, ..Config::default() };
+        let floors = [1_000_000_000, 31_250_000, 1_000_000].map(|rate| floor(&config, &path(rate, 1)));
+        assert_eq!(floors, [1 << 20, 250_000, 16 << 10], "what it moves in 8 ms, 16 KiB at least");
+    }
+
+    #[test]
     fn alone_they_are_few_and_big_and_lanes_share_them() {
         let config = Config::default();
         for (lanes, pending, bytes) in [(1, 1 << 30, 800_000), (1, 300_000, 300_000), (4, 400_000, 100_000)] {

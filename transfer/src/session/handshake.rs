@@ -14,7 +14,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
 use crate::engine::ConnectError;
 use crate::session::control::{Control, Dial, Doors, Role, Stage};
@@ -340,11 +340,8 @@ pub(super) fn begin_connect(
     rail: Option<&TcpRail>,
     silence: std::time::Duration,
 ) -> std::io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+    let socket = rail.map_or_else(|| tcp::socket(address), TcpRail::socket)?;
     tcp::tune(&socket, silence)?;
-    if let Some(rail) = rail {
-        tcp::bind(&socket, rail, 0)?;
-    }
     match socket.connect(&address.into()) {
         Ok(()) => Ok(socket),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),

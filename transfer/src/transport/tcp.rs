@@ -38,19 +38,30 @@ pub(crate) fn tune_data(socket: &Socket, loopback: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Binds a socket to a rail: its address, and its interface where one is named.
-pub(crate) fn bind(socket: &Socket, rail: &TcpRail, port: u16) -> io::Result<()> {
-    if let Some(device) = &rail.device {
-        socket.bind_device(Some(device.as_bytes()))?;
-    }
-    socket.bind(&SocketAddr::new(rail.address, port).into())
+/// An unconnected socket.
+pub(crate) fn socket(address: SocketAddr) -> io::Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), Some(Protocol::TCP))
 }
 
-/// A listener of a rail. It and what it accepts stay on the rail.
+impl TcpRail {
+    /// An unconnected socket that stays on the rail: bound to its address, and to its interface where one is named.
+    ///
+    /// # Errors
+    /// The address or the interface is none of this machine.
+    pub fn socket(&self) -> io::Result<Socket> {
+        let address = SocketAddr::new(self.address, 0);
+        let socket = socket(address)?;
+        if let Some(device) = &self.device {
+            socket.bind_device(Some(device.as_bytes()))?;
+        }
+        socket.bind(&address.into())?;
+        Ok(socket)
+    }
+}
+
+/// A listener of a rail. What it accepts stays on the rail, too.
 pub(crate) fn listen(rail: &TcpRail) -> io::Result<TcpListener> {
-    let domain = if rail.address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-    let socket = Socket::new(domain, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
-    bind(&socket, rail, 0)?;
+    let socket = rail.socket()?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
