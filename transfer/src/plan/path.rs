@@ -250,7 +250,8 @@ mod tests {
     fn a_slow_paths_window_has_a_floor_in_time() {
         let config = Config::default();
         let mut path = path(&config);
-        path.spec.limits = PathLimits { window_min: 8 << 20, window_max: 64 << 20, ..path.spec.limits };
+        let limits = PathLimits { window_min: 8 << 20, window_max: 64 << 20, ..path.spec.limits };
+        path = Path::new(path.id, PathSpec { limits, ..path.spec }, &config, Time(0));
         let floors = [1_000_000_000, 31_250_000, 1_000_000].map(|rate| {
             path.rate = Rate::new(rate, path.spec.base_delay);
             path.fit_window(&config);
