@@ -12,7 +12,7 @@ use crate::{
     config::{
         ConfigError,
         table::settings,
-        value::{ByteSize, HostPort, KvDtype, TcpRails, Transport},
+        value::{ByteSize, HostPort, KvDtype, RdmaRails, TcpRails, Transport},
     },
     model,
 };
@@ -40,6 +40,8 @@ settings! {
         transport: Transport = "auto";
         /// Addresses of this machine over which KV goes by TCP, one a NIC; without, as the system routes.
         tcp_rails: Option<TcpRails> = "";
+        /// NICs over which KV goes by RDMA, DEVICE[:PORT][@GID][#RAIL] each; without, transport=rdma takes all with an active port.
+        rdma_rails: Option<RdmaRails> = "";
         /// Streams to a peer, each of its own connection.
         transfer_streams: NonZeroU32 = "2";
         /// Check each slice that moves with a CRC32.
@@ -84,6 +86,7 @@ impl NodeSettings {
         config.membership = Some(MembershipConfig::new(self.conductor.to_string()));
         config.transfer.listen = self.transfer;
         config.transfer.tcp_rails = self.tcp_rails.clone().map(|rails| rails.0).unwrap_or_default();
+        config.transfer.rdma_rails = self.rdma_rails.clone().map(|rails| rails.0).unwrap_or_default();
         config.transfer.checksum = self.transfer_checksum;
         config.transfer.transfers_max = self.transfers_max.get() as usize;
         config.transfer.faults.clone_from(&self.transfer_fault);
@@ -91,7 +94,9 @@ impl NodeSettings {
             ConfigError::Conflict(format!("transfer-streams: {} is more than 255", self.transfer_streams))
         })?;
         config.transfer.transports = match self.transport {
-            Transport::Auto => vec![TransportKind::Shm, TransportKind::Tcp],
+            Transport::Auto if self.rdma_rails.is_none() => vec![TransportKind::Shm, TransportKind::Tcp],
+            Transport::Auto => vec![TransportKind::Shm, TransportKind::Rdma, TransportKind::Tcp],
+            Transport::Rdma => vec![TransportKind::Rdma],
             Transport::Tcp => vec![TransportKind::Tcp],
             Transport::Shm => vec![TransportKind::Shm],
         };

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use kvrail_transfer::{FaultPlan, TcpRail};
+use kvrail_transfer::{FaultPlan, RdmaRail, TcpRail};
 
 /// A type that a setting can have. All sources give text; this reads it.
 pub trait Value: Sized {
@@ -86,6 +86,20 @@ impl Value for TcpRails {
     const WHAT: &'static str = "a list of ADDRESS[/PREFIX][@DEVICE][#RAIL], with commas between";
     const EXAMPLE: &'static str = "10.0.0.1/24@eth0,10.0.1.1/24@eth1";
     const PLACEHOLDER: &'static str = "RAILS";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.split(',').map(|rail| rail.parse().ok()).collect::<Option<_>>().map(Self)
+    }
+}
+
+/// NICs for RDMA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaRails(pub Vec<RdmaRail>);
+
+impl Value for RdmaRails {
+    const WHAT: &'static str = "a list of DEVICE[:PORT][@GID][#RAIL], with commas between";
+    const EXAMPLE: &'static str = "mlx5_0,mlx5_1";
+    const PLACEHOLDER: &'static str = "NICS";
 
     fn parse(text: &str) -> Option<Self> {
         text.split(',').map(|rail| rail.parse().ok()).collect::<Option<_>>().map(Self)
@@ -275,13 +289,15 @@ macro_rules! concat_words {
 
 words! {
     /// How KV moves between processes.
-    pub enum Transport ("auto, tcp or shm") {
-        /// Shared memory on one machine, TCP otherwise.
+    pub enum Transport ("auto, tcp, shm or rdma") {
+        /// Shared memory on one machine, otherwise RDMA where rdma-rails names NICs, otherwise TCP.
         Auto = "auto",
         /// TCP only.
         Tcp = "tcp",
         /// Shared memory only.
         Shm = "shm",
+        /// RDMA only.
+        Rdma = "rdma",
     }
 }
 
@@ -321,7 +337,7 @@ mod tests {
         assert_eq!(Option::<u32>::parse(""), Some(None));
         assert_eq!(f64::parse("NaN"), None);
         assert_eq!(Transport::parse("shm"), Some(Transport::Shm));
-        assert_eq!(Transport::PLACEHOLDER, "auto|tcp|shm");
+        assert_eq!(Transport::PLACEHOLDER, "auto|tcp|shm|rdma");
     }
 
     #[test]

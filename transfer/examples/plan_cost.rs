@@ -63,7 +63,7 @@ fn round(ops: &Arc<Vec<Op>>, rails: u8) -> Cost {
     let peer = planner.add_peer().expect("below the limit");
     let mut now = Time(1);
     let spec = PathSpec {
-        rate: 3_000_000_000,
+        rate: Some(3_000_000_000),
         base_delay: Duration::from_micros(20),
         penalty: Duration::ZERO,
         tier: 0,

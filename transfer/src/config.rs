@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::session::TcpRail;
 use crate::transport::TransportKind;
 use crate::transport::fault::FaultPlan;
+use crate::transport::rdma::RdmaRail;
 use crate::transport::sim::Fabric;
 
 /// Settings of an [`Engine`](crate::Engine). Mechanism only: no environment is read.
@@ -18,7 +19,10 @@ pub struct EngineConfig {
     /// Local addresses over which TCP moves data, at most [`TCP_RAILS_MAX`](crate::TCP_RAILS_MAX); each has a listener of
     /// its own. None: as the system routes, to and from where sessions go.
     pub tcp_rails: Vec<TcpRail>,
-    /// Streams of each transport to a peer; over TCP never fewer than there are pairs of rails.
+    /// NICs over which RDMA moves data, at most 32. None: every one with an active port.
+    pub rdma_rails: Vec<RdmaRail>,
+    /// Streams of each transport to a peer (over RDMA: queue pairs each way); over TCP and RDMA never fewer than there are pairs
+    /// of rails.
     pub streams_per_peer: u8,
     /// Threads that move bytes; stream `i` belongs to thread `i mod workers`.
     pub workers: usize,
@@ -52,6 +56,7 @@ impl Default for EngineConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             transports: vec![TransportKind::Shm, TransportKind::Tcp],
             tcp_rails: Vec::new(),
+            rdma_rails: Vec::new(),
             streams_per_peer: 2,
             workers: cores.clamp(1, 2),
             checksum: false,

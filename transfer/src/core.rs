@@ -41,6 +41,7 @@ pub(crate) fn rail_of(kind: TransportKind, index: u8) -> RailId {
         TransportKind::Tcp => 0,
         TransportKind::Shm => STREAMS_MAX,
         TransportKind::Sim => 2 * STREAMS_MAX,
+        TransportKind::Rdma => 3 * STREAMS_MAX,
     };
     RailId(first + index)
 }
@@ -49,7 +50,8 @@ pub(crate) fn kind_of(rail: RailId) -> (TransportKind, u8) {
     let kind = match rail.0 / STREAMS_MAX {
         0 => TransportKind::Tcp,
         1 => TransportKind::Shm,
-        _ => TransportKind::Sim,
+        2 => TransportKind::Sim,
+        _ => TransportKind::Rdma,
     };
     (kind, rail.0 % STREAMS_MAX)
 }

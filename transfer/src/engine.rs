@@ -14,6 +14,7 @@ use crate::session::peer::{Reply, Session};
 use crate::session::{LeaseError, LeaseRequest, LeaseTicket};
 use crate::telemetry::EngineStats;
 use crate::transfer::{SubmitError, Transfer, TransferRequest};
+use crate::transport::rdma::RdmaError;
 use crate::{start, submit};
 
 /// Connects that may wait for the control thread.
@@ -31,6 +32,9 @@ pub enum EngineError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// RDMA was asked for and cannot be had.
+    #[error("RDMA")]
+    Rdma(#[from] RdmaError),
     /// The operating system refused.
     #[error("{what} failed")]
     Os {
@@ -237,7 +241,8 @@ impl Lease {
         Fenced { bytes_landed: self.state.landed() }
     }
 
-    /// Payload bytes that have landed under it; retries count again.
+    /// Payload bytes that have landed under it; retries count again. Over RDMA nobody here sees a byte land: the peer tells when
+    /// the lease has ended.
     #[must_use]
     pub fn bytes_landed(&self) -> u64 {
         self.state.landed()

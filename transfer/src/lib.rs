@@ -23,7 +23,7 @@
 //! | `session` | handshake, leases, fencing, peer health |
 //! | `memory` | regions: host memory and sealed memfds |
 //! | `integrity`, `random` | checksums of payloads; generations and keys that nobody guesses |
-//! | `transport` | tcp, shm and a software NIC behind one trait; faults by seed |
+//! | `transport` | tcp, shm, rdma and a software NIC behind one trait; faults by seed |
 //! | [`topology`] | what a machine is made of, and which NICs serve which memory |
 //! | [`testing`] | the protocol spoken by hand, for tests of what is refused |
 //!
@@ -79,5 +79,6 @@ pub use transfer::{FailureKind, Quiesce, RailBytes, Report, SubmitError, Transfe
 pub use transport::TransportKind;
 pub use transport::fault::{FaultPlan, FaultPlanError};
 pub use transport::gate::Gate;
+pub use transport::rdma::{RdmaError, RdmaRail, RdmaRailError};
 pub use transport::sim::{Fabric, FabricOptions};
 pub use urgent::urgent;

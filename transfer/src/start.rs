@@ -9,11 +9,11 @@ use crate::core::{Core, STREAMS_MAX};
 use crate::engine::EngineError;
 use crate::mailbox::Mailbox;
 use crate::session::TCP_RAILS_MAX;
-use crate::session::control::Control;
+use crate::session::control::{Control, Own};
 use crate::session::rails::FarRail;
 use crate::session::wire::{HostId, Identity, transport_bit};
 use crate::transport::sys::Poller;
-use crate::transport::{TransportKind, shm, sim, tcp};
+use crate::transport::{TransportKind, rdma, shm, sim, tcp};
 use crate::worker::{self, Worker};
 
 fn os(what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
@@ -39,6 +39,9 @@ fn check(config: &EngineConfig) -> Result<(), EngineError> {
     }
     if config.tcp_rails.iter().any(|rail| rail.address.is_unspecified()) {
         return wrong("tcp_rails", "an address of this machine is wanted, not all of them");
+    }
+    if config.rdma_rails.len() > TCP_RAILS_MAX {
+        return wrong("rdma_rails", "at most 32");
     }
     if config.heartbeat.is_zero() || config.peer_timeout < config.heartbeat * 2 {
         return wrong("peer_timeout", "must be at least two heartbeats");
@@ -89,6 +92,13 @@ pub(crate) fn start(config: EngineConfig) -> Result<Arc<Core>, EngineError> {
         pollers.push(poller);
         handles.push(worker::Handle::new(waker, index, config.workers));
     }
+    let nics = if config.transports.contains(&TransportKind::Rdma) {
+        let all = rdma::Nic::open_all(&config.rdma_rails)?;
+        let clerk = rdma::Clerk::start(&all).map_err(os("starting a thread"))?;
+        Some(rdma::Nics { all, clerk })
+    } else {
+        None
+    };
     let fabric = config.fabric.clone().filter(|_| config.transports.contains(&TransportKind::Sim));
     let transports = config.transports.iter().fold(0, |bits, kind| bits | transport_bit(*kind));
     let streams = config.streams_per_peer;
@@ -96,8 +106,9 @@ pub(crate) fn start(config: EngineConfig) -> Result<Arc<Core>, EngineError> {
     let me = Identity { generation: core.generation, host: host_id(), port: local_addr.port(), transports, streams };
     let nic =
         fabric.map(|fabric| sim::Nic::open(&fabric, core.generation)).transpose().map_err(os("starting a thread"))?;
-    let control = Control::new(Arc::clone(&core), control_poller, listeners, unix, nic, me, rails)
-        .map_err(os("making a poller"))?;
+    let own = Own { nic, nics, rails };
+    let control =
+        Control::new(Arc::clone(&core), control_poller, listeners, unix, own, me).map_err(os("making a poller"))?;
     for (index, poller) in pollers.into_iter().enumerate() {
         let worker = Worker::new(Arc::clone(&core), index, poller);
         spawn(&core, format!("kvrail-move-{index}"), move || worker.run())?;

@@ -200,6 +200,7 @@ pub fn stream_hello_of(kind: TransportKind, session: u64, token: [u8; 16], incar
     body.extend(token);
     body.extend([kind_byte(kind), 0]); // its first place
     body.extend(incarnation.to_le_bytes());
+    body.push(0); // of no NIC
     message(&body)
 }
 

@@ -13,7 +13,7 @@ use slab::Slab;
 
 use crate::core::{Core, STREAMS_MAX, rail_of};
 use crate::mailbox::Mailbox;
-use crate::plan::{Cause, Completion, Fate, Outcome, PathId, RailId, RailSet, SliceBatch};
+use crate::plan::{Cause, Completion, Fate, Outcome, PathId, PathSpec, RailId, RailSet, SliceBatch};
 use crate::session::control::Command;
 use crate::session::peer::Session;
 use crate::session::wire::StreamId;
@@ -24,7 +24,7 @@ use crate::transport::{Job, Post, Rail, RailError, TransportKind};
 /// What the control thread tells a worker. At most one of each for each stream of a session.
 pub(crate) enum Message {
     /// A stream is up and yours.
-    Attach { rail: Box<dyn Rail>, session: Arc<Session>, stream: StreamId },
+    Attach { rail: Box<dyn Rail>, session: Arc<Session>, stream: StreamId, spec: PathSpec },
     /// Close it; say `Detached` when nothing of it can touch memory here.
     Detach { session: u64, stream: StreamId },
 }
@@ -145,7 +145,7 @@ impl Worker {
 
     fn handle(&mut self, message: Message) {
         match message {
-            Message::Attach { rail, session, stream } => {
+            Message::Attach { rail, session, stream, spec } => {
                 let path = Core::path(&session, stream.kind, stream.index);
                 let entry = self.slots.vacant_entry();
                 let key = entry.key();
@@ -155,7 +155,6 @@ impl Worker {
                 count(&self.core.counters.streams, 1);
                 match watched {
                     Ok(()) => {
-                        let spec = crate::session::streams::path_spec(stream.kind, &self.slots[key].session);
                         // Refused while an older opening is being fenced: the planner asks for the path when it is done.
                         let (_, wakes) = self.core.plan(self.own, |p, now| p.planner.handle_path_up(path, spec, now));
                         self.hungry |= !wakes.is_empty();

@@ -40,7 +40,9 @@ async fn a_write_is_visible_when_it_is_done(kind: TransportKind) {
     assert_eq!((report.bytes, report.retried_bytes), (3 << 20, 0));
     assert_eq!(report.bytes_by_rail.iter().map(|r| r.bytes).sum::<u64>(), 3 << 20);
     assert!(report.bytes_by_rail.iter().all(|r| r.transport == kind));
-    assert_eq!(lease.bytes_landed(), 3 << 20);
+    if matches!(kind, TransportKind::Tcp | TransportKind::Shm) {
+        assert_eq!(lease.bytes_landed(), 3 << 20, "seen as they land");
+    }
     let got = bytes(&target);
     assert!(got[4096..4096 + data.len()] == data[..], "the bytes are there");
     assert!(got[..4096].iter().chain(&got[4096 + data.len()..]).all(|b| *b == 0), "and nowhere else");

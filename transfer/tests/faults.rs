@@ -151,6 +151,8 @@ async fn eviction_under_a_read_is_stale_or_whole(kind: TransportKind) {
         }
         within(quiesced).await;
     }
-    assert!(stale > 0, "no read was overtaken: {whole} whole");
+    // One-sided rails are waited for: what has been posted under a lease ends before its fence.
+    let is_overtaken = matches!(kind, TransportKind::Tcp | TransportKind::Shm);
+    assert!(stale > 0 || !is_overtaken, "no read was overtaken: {whole} whole");
     assert_nothing_is_left(&[&a, &b]).await;
 }

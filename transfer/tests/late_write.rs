@@ -149,7 +149,10 @@ async fn a_read_stopped_after_its_check_is_stale_once_its_memory_is_evicted(kind
     let report = within(transfer).await;
     within(quiesced).await;
     assert!(report.status.is_err() || bytes(&local) == lent, "{STALE_READ}");
-    assert_stale(&report);
+    // Over a one-sided rail the fence has waited for the read, so it is whole.
+    if report.status.is_err() || matches!(kind, TransportKind::Tcp | TransportKind::Shm) {
+        assert_stale(&report);
+    }
     assert_nothing_is_left(&[&reader, &owner]).await;
 }
 

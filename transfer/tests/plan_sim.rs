@@ -97,7 +97,11 @@ fn random_link(dice: &mut Dice, rail: u8) -> LinkOptions {
     let delay = dice.micros(1..200);
     LinkOptions {
         remote: kvrail_transfer::plan::RailId(if dice.one_in(4) { dice.below(4) as u8 } else { rail }),
-        claimed_rate: if dice.one_in(3) { dice.within(10_000_000..50_000_000_000) } else { rate },
+        claimed_rate: match dice.below(6) {
+            0 => None,
+            1 | 2 => Some(dice.within(10_000_000..50_000_000_000)),
+            _ => Some(rate),
+        },
         jitter: dice.micros(0..300),
         fail_ppm: dice.pick(&[0, 0, 1_000, 50_000]),
         vanish_ppm: dice.pick(&[0, 0, 0, 2_000]),
@@ -326,7 +330,11 @@ fn rails_are_kept_busy_to_the_end() {
         let links: Vec<LinkOptions> = (0..dice.within(1..9))
             .map(|rail| {
                 let rate = dice.within(200_000_000..10_000_000_000);
-                let claimed_rate = if dice.one_in(2) { rate } else { dice.within(rate / 3..rate * 3) };
+                let claimed_rate = match dice.below(6) {
+                    0 => None,
+                    1 | 2 => Some(dice.within(rate / 3..rate * 3)),
+                    _ => Some(rate),
+                };
                 LinkOptions {
                     claimed_rate,
                     jitter: dice.micros(0..20),
@@ -372,6 +380,34 @@ fn tails_end_together() {
             let ideal = report.bytes as f64 / (fast as f64 * 1e9) + 2.0 * delay.as_secs_f64();
             assert!(took <= ideal * 1.1 + 100e-6, "seed {seed} round {round}: {took:.6} s against {ideal:.6}");
         }
+    });
+}
+
+/// Slow rails of which nothing is known are found out without a stall: none of it is sent twice, and all end together. Floors are
+/// those of TCP, which a guess of the rate would fill with more than the slow rail moves before it counts as stalled.
+#[test]
+fn unknown_rates_are_found_without_a_stall() {
+    each_seed(40, |seed| {
+        let mut dice = Dice(seed);
+        let config = Config { slice_floor_bytes: 1 << 20, ..Config::default() };
+        let mut world = World::new(config, WorldOptions::default(), seed);
+        let limits = PathLimits { window_min: 8 << 20, slice_bytes_max: 2 << 20, slices_max: 64, ..Default::default() };
+        let links: Vec<LinkOptions> = (0..dice.within(1..5))
+            .map(|rail| {
+                let clean = LinkOptions::clean(rail as u8, dice.within(3_000_000..150_000_000), dice.micros(20..200));
+                LinkOptions { claimed_rate: None, limits, ..clean }
+            })
+            .collect();
+        let peer = world.peer(&links).unwrap();
+        let rate = links.iter().map(|link| link.rate).sum::<u64>();
+        world.load(after(Duration::ZERO), bulk(peer, 2 * rate, Class::KvHandoff));
+        world.run(after(Duration::from_secs(60)));
+        assert!(world.violations.is_empty(), "seed {seed}: {:#?}", world.violations);
+        let took = done_at(&world.outcomes[0]).since(after(Duration::ZERO)).as_secs_f64();
+        let report = &world.outcomes[0].done.as_ref().unwrap().1;
+        assert_eq!(report.retried_bytes, 0, "seed {seed}");
+        let rates: Vec<u64> = links.iter().map(|link| link.rate).collect();
+        assert!(took <= 2.0 * 1.05, "seed {seed}: {took:.3} s of 2.000 on {rates:?}");
     });
 }
 

@@ -21,7 +21,7 @@ const LIMITS: PathLimits = PathLimits {
 
 fn spec() -> PathSpec {
     PathSpec {
-        rate: 1_000_000_000,
+        rate: Some(1_000_000_000),
         base_delay: Duration::from_micros(10),
         penalty: Duration::ZERO,
         tier: 0,

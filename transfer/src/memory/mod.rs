@@ -14,13 +14,15 @@ mod mapping;
 mod populate;
 mod streaming;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 pub(crate) use mapping::{Mapping, copy, copy_within};
 pub(crate) use streaming::copy_streaming;
+
+use crate::transport::rdma::Registrations;
 
 /// Where a region's bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +65,19 @@ pub struct Region(Arc<Inner>);
 struct Inner {
     id: u64,
     kind: MemoryKind,
+    /// Dropped before the mapping.
+    registrations: Registrations,
     mapping: Mapping,
+}
+
+/// A region that may be gone.
+#[derive(Clone)]
+pub(crate) struct WeakRegion(Weak<Inner>);
+
+impl WeakRegion {
+    pub(crate) fn upgrade(&self) -> Option<Region> {
+        self.0.upgrade().map(Region)
+    }
 }
 
 impl Region {
@@ -78,7 +92,8 @@ impl Region {
             MemoryKind::Shared => Mapping::memfd(len)?,
             MemoryKind::Host => Mapping::anonymous(len)?,
         };
-        Ok(Self(Arc::new(Inner { id: NEXT.fetch_add(1, Ordering::Relaxed), kind, mapping })))
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(Arc::new(Inner { id, kind, registrations: Registrations::default(), mapping })))
     }
 
     /// Number of the region, unique in this process.
@@ -139,6 +154,15 @@ impl Region {
     /// the kernel (before 5.14) or a limit refuses, nothing changes.
     pub fn populate_in_background(&self) {
         populate::spawn(Arc::downgrade(&self.0));
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakRegion {
+        WeakRegion(Arc::downgrade(&self.0))
+    }
+
+    /// What NICs have registered of it.
+    pub(crate) fn registrations(&self) -> &Registrations {
+        &self.0.registrations
     }
 
     pub(crate) fn mapping(&self) -> &Mapping {

@@ -90,12 +90,8 @@ impl Planner {
         let Some(id) = self.paths.get(attempt.path).map(|path| path.id) else { return };
         let fleet = Fleet::of(self.best_tier(id.peer).map(|path| (path, 0)), now);
         let Some(path) = self.paths.get_mut(attempt.path) else { return };
-        let delay = path.rate.on_landed(&attempt.sent, attempt.bytes, now);
-        path.fit_window(&self.config);
-        let target = delay_target(&self.config, path, &fleet);
-        let filled = path.in_flight_bytes + attempt.bytes >= path.window.bytes() / 2;
-        path.window.on_landed(attempt.bytes, delay, target, attempt.bytes, filled, now);
-        path.on_landed(now);
+        let config = &self.config;
+        path.learn(&attempt.sent, attempt.bytes, config, |path| delay_target(config, path, &fleet), now);
         self.wake_waiting(attempt.path);
     }
 

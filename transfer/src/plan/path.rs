@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::rate::Rate;
+use super::rate::{Rate, Sent};
 use super::retry::Rng;
 use super::slots::Key;
 use super::time::nanos;
@@ -20,6 +20,8 @@ use super::{Config, PathId, PathSpec, RailId, SliceId, Time};
 
 /// A slow path's window is no smaller than this, in bytes.
 const WINDOW_LEAST: u64 = 256 << 10;
+/// Slices of a path whose rate is being found are no larger than this, in bytes.
+pub(crate) const START_BYTES: u64 = 64 << 10;
 
 /// A path's place in the planner's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,9 +117,33 @@ impl Path {
         spec.limits.window_min.min((in_time as u64).max(WINDOW_LEAST))
     }
 
-    /// The rate was measured anew.
-    pub(crate) fn fit_window(&mut self, config: &Config) {
-        self.window.set_floor(Self::window_floor(&self.spec, &self.rate, config));
+    /// A slice landed: feeds rate, window and circuit. `target` is the delay that the window aims at, by the path as it is then.
+    pub(crate) fn learn(
+        &mut self,
+        sent: &Sent,
+        bytes: u64,
+        config: &Config,
+        target: impl FnOnce(&Self) -> Duration,
+        now: Time,
+    ) {
+        let was_starting = self.rate.is_starting();
+        let delay = self.rate.on_landed(sent, bytes, now);
+        if was_starting {
+            if !self.rate.is_starting() {
+                self.window = Self::fresh_window(&self.spec, &self.rate, config);
+            }
+        } else {
+            self.window.set_floor(Self::window_floor(&self.spec, &self.rate, config));
+            let filled = self.in_flight_bytes + bytes >= self.window.bytes() / 2;
+            let target = target(self);
+            self.window.on_landed(bytes, delay, target, bytes, filled, now);
+        }
+        self.on_landed(now);
+    }
+
+    /// Bytes that may be in flight. Of a rate that is being found: one small slice, and as much as has landed so far.
+    fn window_bytes(&self) -> u64 {
+        if self.rate.is_starting() { START_BYTES + self.rate.delivered() } else { self.window.bytes() }
     }
 
     pub(crate) fn local(&self) -> RailId {
@@ -142,6 +168,7 @@ impl Path {
         if spec.rate != self.spec.rate {
             self.rate = Rate::new(spec.rate, spec.base_delay);
         }
+        self.rate.restart();
         self.window = Self::fresh_window(&spec, &self.rate, config);
         self.spec = spec;
         self.state = State::Probing;
@@ -164,7 +191,7 @@ impl Path {
             return Some(u64::MAX); // a window below one slice must not stop the path
         }
         let full = self.in_flight >= limits.slices_max || self.state == State::Probing;
-        let left = self.window.bytes().saturating_sub(self.in_flight_bytes);
+        let left = self.window_bytes().saturating_sub(self.in_flight_bytes);
         (!full && left >= floor).then_some(left)
     }
 
@@ -227,7 +254,8 @@ mod tests {
         let id = PathId { peer: PeerId::from_bits(0), local: RailId(0), remote: RailId(0) };
         let limits = PathLimits { window_min: 64 << 10, window_max: 1 << 20, slices_max: 2, ..PathLimits::default() };
         let base_delay = Duration::from_micros(10);
-        let spec = PathSpec { rate: 1_000_000_000, base_delay, penalty: Duration::ZERO, tier: 0, lanes: 1, limits };
+        let spec =
+            PathSpec { rate: Some(1_000_000_000), base_delay, penalty: Duration::ZERO, tier: 0, lanes: 1, limits };
         Path::new(id, spec, config, Time(0))
     }
 
@@ -253,10 +281,8 @@ mod tests {
         let limits = PathLimits { window_min: 8 << 20, window_max: 64 << 20, ..path.spec.limits };
         path = Path::new(path.id, PathSpec { limits, ..path.spec }, &config, Time(0));
         let floors = [1_000_000_000, 31_250_000, 1_000_000].map(|rate| {
-            path.rate = Rate::new(rate, path.spec.base_delay);
-            path.fit_window(&config);
-            path.window.on_fault();
-            path.window.bytes()
+            path.rate = Rate::new(Some(rate), path.spec.base_delay);
+            Path::window_floor(&path.spec, &path.rate, &config)
         });
         assert_eq!(floors, [8 << 20, 1_000_000, 256 << 10], "what it moves in 32 ms, 256 KiB at least");
     }

@@ -26,7 +26,7 @@ use super::{
 /// let (now, rail) = (Time(0), RailId(0));
 /// let peer = planner.add_peer().unwrap();
 /// let spec = PathSpec {
-///     rate: 1_000_000_000, base_delay: Duration::from_micros(20), penalty: Duration::ZERO, tier: 0, lanes: 1,
+///     rate: Some(1_000_000_000), base_delay: Duration::from_micros(20), penalty: Duration::ZERO, tier: 0, lanes: 1,
 ///     limits: PathLimits::default(),
 /// };
 /// planner.handle_path_up(PathId { peer, local: rail, remote: rail }, spec, now).unwrap();

@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use super::path::Path;
+use super::path::{Path, START_BYTES};
+use super::rate::UNKNOWN;
 use super::time::nanos;
 use super::{Config, Time};
 
@@ -56,6 +57,9 @@ const FLOOR_LEAST: u64 = 16 << 10;
 
 /// No slice of `path` is smaller, unless the work is.
 pub(crate) fn floor(config: &Config, path: &Path) -> u64 {
+    if path.rate.is_starting() {
+        return config.slice_floor_bytes.clamp(1, START_BYTES);
+    }
     let in_time = path.rate.bytes_per_ns() * nanos(config.floor_time) as f64;
     config.slice_floor_bytes.min((in_time as u64).max(FLOOR_LEAST)).max(1)
 }
@@ -63,6 +67,9 @@ pub(crate) fn floor(config: &Config, path: &Path) -> u64 {
 /// Bytes of the next slice on `path`, of `pending` bytes that wait for its peer.
 pub(crate) fn size(config: &Config, path: &Path, fleet: &Fleet, pending: u64, probe: bool) -> u64 {
     let floor = floor(config, path);
+    if path.rate.is_starting() {
+        return START_BYTES.min(path.spec.limits.slice_bytes_max);
+    }
     let full = path.rate.bytes_per_ns() * nanos(unit(config, fleet)) as f64;
     let full = (full as u64).clamp(floor, path.spec.limits.slice_bytes_max.max(floor));
     if probe && fleet.paths > 1 {
@@ -83,7 +90,7 @@ pub(crate) fn delay_target(config: &Config, path: &Path, fleet: &Fleet) -> Durat
 /// what was measured is stale: the transport is believed for one small slice.
 pub(crate) fn cost_ns(path: &Path, bytes: u64, distance_ns: u32, probe: bool, now: Time) -> f64 {
     let time_ns = if probe {
-        path.rate.base_ns() + bytes as f64 / path.spec.rate.max(1) as f64 * 1e9
+        path.rate.base_ns() + bytes as f64 / path.spec.rate.unwrap_or(UNKNOWN).max(1) as f64 * 1e9
     } else {
         path.rate.time_ns(path.left(now), bytes)
     };
@@ -103,7 +110,7 @@ mod tests {
         let id = PathId { peer: PeerId::from_bits(0), local: RailId(0), remote: RailId(0) };
         let base_delay = Duration::from_micros(10);
         let limits = PathLimits::default();
-        let spec = PathSpec { rate, base_delay, penalty: Duration::ZERO, tier: 0, lanes, limits };
+        let spec = PathSpec { rate: Some(rate), base_delay, penalty: Duration::ZERO, tier: 0, lanes, limits };
         Path::new(id, spec, &Config::default(), Time(0))
     }
 

@@ -119,8 +119,9 @@ pub struct PathId {
 /// What a transport says of a path when it comes up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathSpec {
-    /// Bytes a second it is expected to carry (read from the NIC, never assumed); the estimate starts here.
-    pub rate: u64,
+    /// Bytes a second it is expected to carry, read from the NIC, never assumed; the estimate starts here. `None` where nobody
+    /// can tell: then it is found with small slices, more of them at a time as they land.
+    pub rate: Option<u64>,
     /// Time until the first byte is visible on an idle path, as far as known.
     pub base_delay: Duration,
     /// Added to the cost of every slice: distance of the remote NIC (another rail's spine), a slow lane.

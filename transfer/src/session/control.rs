@@ -14,18 +14,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use slab::Slab;
 
-use crate::core::Core;
+use crate::core::{Core, STREAMS_MAX};
 use crate::engine::ConnectError;
 use crate::notify::Notification;
 use crate::plan::{Action, Cause, Failure, PathId, PeerId, RailSet};
 use crate::session::lease::fencing_is_off;
 use crate::session::peer::{Reply, Session};
 use crate::session::pipe::{Pipe, PipeError};
-use crate::session::rails::{FarRail, TCP_RAILS_MAX, Way, ways};
+use crate::session::rails::{FarRail, TCP_RAILS_MAX, Way, nic_ways, ways};
 use crate::session::streams::Streams;
 use crate::session::wire::{Identity, Message, RefuseCode, StreamId, VERSIONS};
 use crate::telemetry::{Fallback, Rejection, count};
 use crate::transfer::{FailureKind, Report, Shared, TransferError};
+use crate::transport::TransportKind;
+use crate::transport::rdma::Nics;
 use crate::transport::sim::Nic;
 use crate::transport::sys::Poller;
 
@@ -89,16 +91,20 @@ pub(super) struct Dial {
     pub(super) waiters: Vec<Arc<Reply>>,
     pub(super) stage: Stage,
     pub(super) peer: Option<Identity>,
-    /// Its rails.
+    /// Its rails, and the rail numbers of its RDMA NICs.
     pub(super) far: Vec<FarRail>,
+    pub(super) far_nics: Vec<u16>,
 }
 
 /// Where a session's streams are dialled.
+#[derive(Default)]
 pub(super) struct Doors {
     /// Name of the peer's Unix listener.
     pub(super) unix: Vec<u8>,
     /// Its rails.
     pub(super) tcp: Vec<FarRail>,
+    /// Rail numbers of its RDMA NICs.
+    pub(super) nics: Vec<u16>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,6 +147,8 @@ pub(super) struct Live {
     pub(super) doors: Doors,
     /// Of the TCP streams that we dial.
     pub(super) ways: Vec<Way>,
+    /// Of the RDMA streams that we dial.
+    pub(super) nic_ways: Vec<Way>,
     pub(super) identity: Identity,
     pub(super) streams: Streams,
     /// Connects that wait for the first streams.
@@ -153,21 +161,35 @@ pub(super) struct Live {
     pub(super) over: bool,
 }
 
+/// What an engine has to move bytes over.
+pub(crate) struct Own {
+    /// For the simulated transport.
+    pub(crate) nic: Option<Arc<Nic>>,
+    /// For RDMA.
+    pub(crate) nics: Option<Nics>,
+    /// Where the listeners of TCP rails are, for peers.
+    pub(crate) rails: Vec<FarRail>,
+}
+
+impl Own {
+    /// Rail numbers of the RDMA NICs.
+    pub(super) fn nic_rails(&self) -> Vec<u16> {
+        self.nics.iter().flat_map(|nics| &nics.all).map(|nic| nic.rail).collect()
+    }
+}
+
 pub(crate) struct Control {
     pub(super) core: Arc<Core>,
     pub(super) poller: Poller,
     /// The first is for everything, the others are of the rails.
     listeners: Vec<TcpListener>,
-    /// Where these are, for peers.
-    pub(super) rails: Vec<FarRail>,
     unix: Option<UnixListener>,
     pub(super) unix_name: Vec<u8>,
     pub(super) conns: Slab<Conn>,
     pub(super) sessions: HashMap<u64, Live>,
     pub(super) by_peer: HashMap<PeerId, u64>,
     pub(super) me: Identity,
-    /// For the simulated transport.
-    pub(super) nic: Option<Arc<Nic>>,
+    pub(super) own: Own,
     told_of_rejection: Option<Instant>,
 }
 
@@ -177,9 +199,8 @@ impl Control {
         poller: Poller,
         listeners: Vec<TcpListener>,
         unix: Option<(UnixListener, Vec<u8>)>,
-        nic: Option<Arc<Nic>>,
+        own: Own,
         me: Identity,
-        rails: Vec<FarRail>,
     ) -> std::io::Result<Self> {
         for (key, listener) in LISTENERS.zip(&listeners) {
             poller.add(listener.as_raw_fd(), key)?;
@@ -190,20 +211,7 @@ impl Control {
         let (unix, unix_name) = unix.map_or((None, Vec::new()), |(u, name)| (Some(u), name));
         let (conns, sessions, by_peer) = (Slab::new(), HashMap::new(), HashMap::new());
         let told_of_rejection = None;
-        Ok(Self {
-            core,
-            poller,
-            listeners,
-            rails,
-            unix,
-            unix_name,
-            conns,
-            sessions,
-            by_peer,
-            me,
-            nic,
-            told_of_rejection,
-        })
+        Ok(Self { core, poller, listeners, unix, unix_name, conns, sessions, by_peer, me, own, told_of_rejection })
     }
 
     /// Runs until the engine stops.
@@ -492,13 +500,18 @@ impl Control {
         let (peer, _) = self.core.plan(RailSet::default(), |p, _| p.planner.add_peer());
         let (peer, generation, kinds) = (peer?, identity.generation, self.common(&identity));
         let dialler = doors.is_some();
-        let doors = doors.unwrap_or(Doors { unix: Vec::new(), tcp: Vec::new() });
+        let doors = doors.unwrap_or_default();
         let count = self.me.streams.min(identity.streams);
         let ways = if dialler { ways(&self.core.config.tcp_rails, &doors.tcp, count) } else { Vec::new() };
         if dialler && ways.is_empty() {
             tracing::warn!(peer = generation, address = %from, "no TCP rail here goes with one of the peer's");
         }
-        let streams = Streams::new(&kinds, count, &ways);
+        let nic_ways = nic_ways(&self.own.nic_rails(), &doors.nics, count);
+        let streams = Streams::new(&kinds, |kind| match kind {
+            TransportKind::Tcp => ways.len() as u8,
+            TransportKind::Rdma => nic_ways.len() as u8,
+            TransportKind::Shm | TransportKind::Sim => count.min(STREAMS_MAX),
+        });
         let (ended, told) = Default::default();
         let session = Arc::new(Session { id, generation, address: from, peer, dialler, kinds, ended, told });
         tracing::info!(peer = generation, address = %from, dialler, transports = ?session.kinds, "transfer session up");
@@ -516,6 +529,7 @@ impl Control {
                 token,
                 doors,
                 ways,
+                nic_ways,
                 identity,
                 streams,
                 waiters: Vec::new(),

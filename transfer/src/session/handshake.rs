@@ -30,7 +30,8 @@ impl Control {
         let both = self.me.transports & peer.transports;
         let reachable = |kind: TransportKind| match kind {
             TransportKind::Shm => peer.host == self.me.host,
-            TransportKind::Sim => self.nic.as_ref().is_some_and(|nic| nic.reaches(peer.generation)),
+            TransportKind::Sim => self.own.nic.as_ref().is_some_and(|nic| nic.reaches(peer.generation)),
+            TransportKind::Rdma => self.own.nics.is_some(),
             TransportKind::Tcp => true,
         };
         TransportKind::ALL.into_iter().filter(|kind| both & transport_bit(*kind) != 0 && reachable(*kind)).collect()
@@ -59,7 +60,15 @@ impl Control {
         match begin_connect(address, None, self.core.config.peer_timeout) {
             Ok(socket) => {
                 let (stage, waiters) = (Stage::Connecting, vec![reply]);
-                let role = Role::Dial(Dial { address, expected, waiters, stage, peer: None, far: Vec::new() });
+                let role = Role::Dial(Dial {
+                    address,
+                    expected,
+                    waiters,
+                    stage,
+                    peer: None,
+                    far: Vec::new(),
+                    far_nics: Vec::new(),
+                });
                 self.add(Pipe::new(socket.into()), role, Some(address));
             }
             Err(error) => reply.give(Err(ConnectError::Unreachable { address, reason: error.to_string() })),
@@ -122,8 +131,8 @@ impl Control {
                 self.control_message(session, message);
             }
             (Role::Accepted, Message::Hello { versions, me }) => self.hello(key, versions, me),
-            (Role::Accepted, Message::StreamHello { session, token, stream }) => {
-                self.stream_hello(key, session, token, stream);
+            (Role::Accepted, Message::StreamHello { session, token, stream, nic }) => {
+                self.stream_hello(key, session, token, stream, nic);
             }
             (Role::Offered { peer }, Message::Commit { supersede }) => {
                 let peer = *peer;
@@ -163,7 +172,8 @@ impl Control {
             return self.refuse(key, RefuseCode::NotAnEngine);
         }
         conn.role = Role::Offered { peer };
-        let sent = conn.pipe.send(&Message::Offer { version, me: self.me, rails: self.rails.clone() });
+        let (rails, nics) = (self.own.rails.clone(), self.own.nic_rails());
+        let sent = conn.pipe.send(&Message::Offer { version, me: self.me, rails, nics });
         if sent.is_err() {
             self.close(key);
         }
@@ -243,7 +253,7 @@ impl Control {
         let address = dial.address;
         let known = dial.peer.map(|p| p.generation);
         match (message, dial.stage) {
-            (Message::Offer { version, me, rails }, Stage::Hello) => {
+            (Message::Offer { version, me, rails, nics }, Stage::Hello) => {
                 if !(VERSIONS.0..=VERSIONS.1).contains(&version) {
                     self.dial_failed(key, &ConnectError::NotAnEngine { address });
                 } else if dial.expected.is_some_and(|e| e != me.generation) {
@@ -251,13 +261,14 @@ impl Control {
                         ConnectError::WrongGeneration { expected: dial.expected.unwrap_or(0), found: me.generation };
                     self.dial_failed(key, &error);
                 } else {
-                    (dial.peer, dial.far) = (Some(me), rails);
+                    (dial.peer, dial.far, dial.far_nics) = (Some(me), rails, nics);
                     self.offered(key, me);
                 }
             }
             (Message::Welcome { session, token, unix }, Stage::Commit) => {
                 let (Some(peer), waiters) = (dial.peer, std::mem::take(&mut dial.waiters)) else { return };
-                let doors = Doors { unix, tcp: std::mem::take(&mut dial.far) };
+                let (tcp, nics) = (std::mem::take(&mut dial.far), std::mem::take(&mut dial.far_nics));
+                let doors = Doors { unix, tcp, nics };
                 match self.begin(key, (session, token), peer, Some(doors)) {
                     Some(id) => {
                         if let Some(live) = self.sessions.get_mut(&id) {

@@ -139,15 +139,32 @@ pub(crate) fn ways(near: &[TcpRail], far: &[FarRail], streams: u8) -> Vec<Way> {
         (0, 0) => vec![Way::default()],
         (0, _) => (0..far.len()).map(|j| Way { near: None, far: at(j) }).collect(),
         (_, 0) => (0..near.len()).map(|i| Way { near: at(i), far: None }).collect(),
-        (n, f) if n >= f => {
-            let partners = partners(n, f, |i, j| closeness(&near[i], &far[j]));
-            partners.map(|(i, j)| Way { near: at(i), far: at(j) }).collect()
-        }
-        (n, f) => {
-            let partners = partners(f, n, |j, i| closeness(&near[i], &far[j]));
-            partners.map(|(j, i)| Way { near: at(i), far: at(j) }).collect()
-        }
+        (n, f) => self::pairs(n, f, |i, j| closeness(&near[i], &far[j])),
     };
+    lanes(pairs, streams)
+}
+
+/// The ways of a session's RDMA streams, by the rail numbers of both sides' NICs: as for TCP, but nothing goes without a NIC of both.
+pub(crate) fn nic_ways(near: &[u16], far: &[u16], streams: u8) -> Vec<Way> {
+    if near.is_empty() || far.is_empty() {
+        return Vec::new();
+    }
+    let close = |i: usize, j: usize| Some(u8::from(near[i] != far[j]));
+    lanes(pairs(near.len(), far.len(), close), streams)
+}
+
+/// Pairs of `near` and `far` rails: each of the side that has more of them gets a partner.
+fn pairs(near: usize, far: usize, closeness: impl Fn(usize, usize) -> Option<u8>) -> Vec<Way> {
+    let way = |i: usize, j: usize| Way { near: Some(i as u8), far: Some(j as u8) };
+    if near >= far {
+        partners(near, far, closeness).map(|(i, j)| way(i, j)).collect()
+    } else {
+        partners(far, near, |j, i| closeness(i, j)).map(|(j, i)| way(i, j)).collect()
+    }
+}
+
+/// So many streams over these pairs, and one each at least.
+fn lanes(pairs: Vec<Way>, streams: u8) -> Vec<Way> {
     let lanes = (usize::from(streams) / pairs.len().max(1)).max(1);
     let all = std::iter::repeat_n(pairs, lanes).flatten();
     all.take(TCP_RAILS_MAX).collect()
@@ -249,6 +266,19 @@ mod tests {
         let many: Vec<String> = (0..40).map(|i| format!("10.0.{i}.1/24")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert_eq!(pairs(&many, &many, 32).len(), TCP_RAILS_MAX);
+    }
+
+    #[test]
+    fn nics_are_paired_by_number_and_all_of_them_have_a_part() {
+        let pairs = |near: &[u16], far: &[u16], streams| {
+            let ways = nic_ways(near, far, streams).into_iter();
+            ways.map(|way| (way.near.unwrap(), way.far.unwrap())).collect::<Vec<_>>()
+        };
+        assert_eq!(pairs(&[0, 1], &[1, 0], 2), [(0, 1), (1, 0)]);
+        assert_eq!(pairs(&[0, 1], &[1, 0], 4), [(0, 1), (1, 0), (0, 1), (1, 0)], "two queue pairs each way and path");
+        assert_eq!(pairs(&[0], &[5, 6], 1), [(0, 0), (0, 1)]);
+        assert_eq!(pairs(&[0, 1, 2], &[2], 1), [(0, 0), (1, 0), (2, 0)]);
+        assert!(pairs(&[], &[1], 2).is_empty() && pairs(&[1], &[], 2).is_empty());
     }
 
     #[test]

@@ -19,24 +19,24 @@ use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
 use crate::session::peer::Session;
 use crate::session::pipe::Pipe;
-use crate::session::rails::Way;
 use crate::session::wire::{Message, RefuseCode, StreamId};
 use crate::telemetry::Fallback;
 use crate::transport::fault::{FaultPlan, Faulty};
-use crate::transport::sim::SimRail;
-use crate::transport::{PIECES_MAX, Rail, TransportKind, shm, tcp};
+use crate::transport::rdma::{CHUNK_BYTES, Nic};
+use crate::transport::{PIECES_MAX, Rail, TransportKind, rdma, shm, sim, tcp};
 use crate::worker;
 
 type Place = (TransportKind, u8);
-
-/// Bytes a second of the slowest link that is common.
-const GIGABIT: u64 = 125_000_000;
 
 /// One place for a stream, and what became of its openings.
 #[derive(Default)]
 struct Stream {
     /// Highest opening seen.
     incarnation: u32,
+    /// Which of our NICs it goes over, with RDMA.
+    nic: u8,
+    /// What the planner was told of it when it was attached.
+    spec: Option<PathSpec>,
     /// Openings up to here are fenced: they must not come up.
     barred: Option<u32>,
     /// A worker has it, or has been told to close it.
@@ -62,17 +62,16 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// `count` of each kind; over TCP one a way, or what the dialler makes of it where that is the peer.
-    pub(super) fn new(kinds: &[TransportKind], count: u8, ways: &[Way]) -> Self {
-        let count_of = |kind| if kind == TransportKind::Tcp { ways.len() as u8 } else { count.min(STREAMS_MAX) };
+    /// So many of each kind. Where the peer dials, it alone knows how many go over TCP and RDMA.
+    pub(super) fn new(kinds: &[TransportKind], count_of: impl Fn(TransportKind) -> u8) -> Self {
         let places = kinds.iter().flat_map(|kind| (0..count_of(*kind)).map(move |index| (*kind, index)));
         Self { places: places.map(|place| (place, Stream::default())).collect() }
     }
 
-    /// The place of a stream that the peer dials: how many go over TCP depends on rails that it alone knows.
+    /// The place of a stream that the peer dials: how many go over TCP and RDMA depends on rails that it alone knows.
     fn dialled(&mut self, session: &Session, place @ (kind, index): Place) -> Option<&mut Stream> {
-        let may =
-            kind == TransportKind::Tcp && index < STREAMS_MAX && !session.dialler && session.kinds.contains(&kind);
+        let is_told = matches!(kind, TransportKind::Tcp | TransportKind::Rdma);
+        let may = is_told && index < STREAMS_MAX && !session.dialler && session.kinds.contains(&kind);
         if may { Some(self.places.entry(place).or_default()) } else { self.places.get_mut(&place) }
     }
 
@@ -91,22 +90,25 @@ impl Streams {
     }
 }
 
-/// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices: too low
-/// costs a few small ones, too high binds much to a slow link.
-pub(crate) fn path_spec(kind: TransportKind, session: &Session) -> PathSpec {
-    let tcp = if session.address.ip().is_loopback() { 2_000_000_000 } else { GIGABIT };
+/// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices; how fast a
+/// network is nobody can tell.
+fn path_spec(kind: TransportKind, session: &Session, nic: Option<&Nic>) -> PathSpec {
+    let tcp = session.address.ip().is_loopback().then_some(2_000_000_000);
     let (rate, base_delay, tier) = match kind {
-        TransportKind::Shm => (4_000_000_000, Duration::from_micros(20), 0),
-        TransportKind::Tcp => (tcp, Duration::from_micros(50), 1),
-        TransportKind::Sim => (4_000_000_000, Duration::from_micros(20), 0),
+        TransportKind::Shm => (Some(4_000_000_000), Duration::from_micros(20), 0),
+        TransportKind::Sim => (Some(4_000_000_000), Duration::from_micros(20), 0),
+        TransportKind::Rdma => (nic.and_then(Nic::rate), Duration::from_micros(10), 1),
+        TransportKind::Tcp => (tcp, Duration::from_micros(50), 2),
     };
+    let chunk = if kind == TransportKind::Rdma { CHUNK_BYTES } else { u64::MAX };
     let limits = PathLimits {
         slice_bytes_max: 2 << 20,
         slice_pieces_max: PIECES_MAX as u32,
         slices_max: 64,
         window_min: 8 << 20,
         window_max: 64 << 20,
-        ..PathLimits::default()
+        local_chunk_bytes: chunk,
+        remote_chunk_bytes: chunk,
     };
     PathSpec { rate, base_delay, penalty: Duration::ZERO, tier, lanes: 1, limits }
 }
@@ -130,7 +132,8 @@ impl Control {
 
     fn dial_stream(&mut self, id: u64, (kind, index): Place) {
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
-        let way = live.ways.get(usize::from(index)).copied().unwrap_or_default();
+        let ways = if kind == TransportKind::Rdma { &live.nic_ways } else { &live.ways };
+        let way = ways.get(usize::from(index)).copied().unwrap_or_default();
         let far = way.far.and_then(|far| live.doors.tcp.get(usize::from(far)));
         let (control, unix) = (live.session.address, live.doors.unix.clone());
         let address = far.map_or(control, |far| far.address);
@@ -141,12 +144,15 @@ impl Control {
         }
         stream.dialling = true;
         stream.incarnation += 1;
+        stream.nic = way.near.unwrap_or(0);
         let stream = StreamId { kind, index, incarnation: stream.incarnation };
         let socket = match kind {
             TransportKind::Tcp => begin_connect(address, near, self.core.config.peer_timeout)
                 .and_then(|s| tcp::tune_data(&s, address.ip().is_loopback()).map(|()| OwnedFd::from(s))),
             TransportKind::Shm => shm::connect(&unix),
-            TransportKind::Sim => begin_connect(control, None, self.core.config.peer_timeout).map(OwnedFd::from),
+            TransportKind::Sim | TransportKind::Rdma => {
+                begin_connect(control, None, self.core.config.peer_timeout).map(OwnedFd::from)
+            }
         };
         match socket {
             Ok(socket) => {
@@ -167,7 +173,9 @@ impl Control {
         let Role::Stream { session, stream, greeted } = &mut conn.role else { return false };
         *greeted = true;
         let Some(live) = self.sessions.get(session).filter(|l| !l.over) else { return false };
-        let hello = Message::StreamHello { session: *session, token: live.token, stream: *stream };
+        let way = live.nic_ways.get(usize::from(stream.index)).filter(|_| stream.kind == TransportKind::Rdma);
+        let nic = way.and_then(|way| way.far).unwrap_or(0);
+        let hello = Message::StreamHello { session: *session, token: live.token, stream: *stream, nic };
         conn.pipe.send(&hello).is_ok()
     }
 
@@ -187,7 +195,7 @@ impl Control {
     }
 
     /// A peer dials one of its session's streams.
-    pub(super) fn stream_hello(&mut self, key: usize, id: u64, token: [u8; 16], stream: StreamId) {
+    pub(super) fn stream_hello(&mut self, key: usize, id: u64, token: [u8; 16], stream: StreamId, nic: u8) {
         let Some(conn) = self.conns.get(key) else { return };
         let over_unix = conn.from.is_none();
         let live = self.sessions.get_mut(&id).filter(|l| !l.over && l.token == token);
@@ -200,6 +208,7 @@ impl Control {
             return self.refuse(key, RefuseCode::Fenced);
         }
         place.incarnation = stream.incarnation;
+        place.nic = nic;
         let Some(conn) = self.conns.get_mut(key) else { return };
         if conn.pipe.send(&Message::StreamWelcome).is_err() || !conn.pipe.is_flushed() {
             return self.close(key);
@@ -213,7 +222,10 @@ impl Control {
         self.poller.remove(conn.pipe.fd());
         let Some(live) = self.sessions.get(&id).filter(|l| !l.over) else { return };
         let session = live.session.clone();
-        let rail = self.rail(conn.pipe.into_socket(), &session, stream);
+        let nic = live.streams.places.get(&(stream.kind, stream.index)).map_or(0, |place| place.nic);
+        let nic = self.own.nics.as_ref().and_then(|nics| nics.all.get(usize::from(nic))).cloned();
+        let spec = path_spec(stream.kind, &session, nic.as_deref());
+        let rail = self.rail(conn.pipe.into_socket(), &session, stream, nic);
         let Some(place) = self.stream(id, (stream.kind, stream.index)) else { return };
         place.dialling = false;
         place.open_by = None;
@@ -222,13 +234,20 @@ impl Control {
             return self.stream_failed(id, stream);
         };
         place.attached = true;
+        place.spec = Some(spec);
         place.fenced_there = false;
         let worker = self.core.worker_of(rail_of(stream.kind, stream.index));
-        worker.post(worker::Message::Attach { rail, session, stream });
+        worker.post(worker::Message::Attach { rail, session, stream, spec });
     }
 
     /// The rail over a stream's socket, with the faults that are planned for it.
-    fn rail(&self, socket: OwnedFd, session: &Session, stream: StreamId) -> Option<Box<dyn Rail>> {
+    fn rail(
+        &self,
+        socket: OwnedFd,
+        session: &Session,
+        stream: StreamId,
+        nic: Option<Arc<Nic>>,
+    ) -> Option<Box<dyn Rail>> {
         let owner = self.core.owner.clone();
         let salt = u64::from(rail_of(stream.kind, stream.index).0) << 32 | u64::from(stream.incarnation);
         let rail: Box<dyn Rail> = match stream.kind {
@@ -240,7 +259,11 @@ impl Control {
             }
             TransportKind::Shm => Box::new(shm::rail(socket, owner)),
             TransportKind::Sim => {
-                let rail = SimRail::new(socket, owner, self.nic.clone()?, salt);
+                let rail = sim::rail(socket, owner, self.own.nic.clone()?, salt);
+                Box::new(rail.inspect_err(|error| tracing::warn!(?stream, %error, "a rail cannot be made")).ok()?)
+            }
+            TransportKind::Rdma => {
+                let rail = rdma::rail(socket, owner, nic?, Arc::clone(&self.own.nics.as_ref()?.clerk));
                 Box::new(rail.inspect_err(|error| tracing::warn!(?stream, %error, "a rail cannot be made")).ok()?)
             }
         };
@@ -282,7 +305,8 @@ impl Control {
         let Some(stream) = live.streams.places.get_mut(&place) else { return };
         if stream.attached {
             // It came up while the planner was not ready for it.
-            let up = |p: &mut crate::core::Plan, now| p.planner.handle_path_up(path, path_spec(kind, &session), now);
+            let Some(spec) = stream.spec else { return };
+            let up = |p: &mut crate::core::Plan, now| p.planner.handle_path_up(path, spec, now);
             if let (Err(error), _) = self.core.plan(RailSet::default(), up) {
                 tracing::debug!(?path, %error, "a path that is up was not taken");
             }

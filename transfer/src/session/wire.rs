@@ -114,6 +114,16 @@ pub(crate) struct Check {
     pub(crate) ranges: Vec<(u64, u32)>,
 }
 
+/// The wish to use a lease over a one-sided rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Borrow {
+    pub(crate) generation: u64,
+    pub(crate) lease: u64,
+    pub(crate) key: u64,
+    /// To read or to write.
+    pub(crate) read: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// First word of who dials.
@@ -127,6 +137,8 @@ pub(crate) enum Message {
         version: u16,
         me: Identity,
         rails: Vec<FarRail>,
+        /// Rail numbers of its RDMA NICs.
+        nics: Vec<u16>,
     },
     /// The dialler wants the session; a session of that number that it no longer has is to be ended first.
     Commit {
@@ -152,6 +164,8 @@ pub(crate) enum Message {
         session: u64,
         token: [u8; 16],
         stream: StreamId,
+        /// Over RDMA: which of your NICs, by its place in your offer.
+        nic: u8,
     },
     StreamWelcome,
     Heartbeat,
@@ -187,6 +201,24 @@ pub(crate) enum Message {
         status: u8,
         crc: u32,
     },
+    /// One-sided rails: I hold a ticket and want to use the lease over this rail.
+    Borrow(Borrow),
+    /// Here are its keys (part and key each), or why not.
+    Lent {
+        lease: u64,
+        /// Of `transport::frame::Status`.
+        status: u8,
+        keys: Vec<(u32, u32)>,
+    },
+    /// I want it back.
+    Recall {
+        lease: u64,
+    },
+    /// Nothing under it is under way any more; so many bytes were moved.
+    Returned {
+        lease: u64,
+        landed: u64,
+    },
 }
 
 fn kind_byte(kind: TransportKind) -> u8 {
@@ -194,6 +226,7 @@ fn kind_byte(kind: TransportKind) -> u8 {
         TransportKind::Shm => 0,
         TransportKind::Tcp => 1,
         TransportKind::Sim => 2,
+        TransportKind::Rdma => 3,
     }
 }
 
@@ -202,6 +235,7 @@ fn kind_of(byte: u8) -> Result<TransportKind, DecodeError> {
         0 => Ok(TransportKind::Shm),
         1 => Ok(TransportKind::Tcp),
         2 => Ok(TransportKind::Sim),
+        3 => Ok(TransportKind::Rdma),
         _ => Err(DecodeError),
     }
 }
@@ -262,6 +296,15 @@ fn take_check(r: &mut Reader<'_>) -> Result<Check, DecodeError> {
     Ok(Check { id, generation, lease, key, read: flags & 1 != 0, crc: (flags & 2 != 0).then_some(crc), ranges })
 }
 
+fn take_borrow(r: &mut Reader<'_>) -> Result<Borrow, DecodeError> {
+    Ok(Borrow { generation: r.u64()?, lease: r.u64()?, key: r.u64()?, read: r.u8()? != 0 })
+}
+
+fn take_keys(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
+    // The list ends with the body, or this does, by its error.
+    (0..r.u16()?).map(|_| Ok((r.u32()?, r.u32()?))).collect()
+}
+
 impl Message {
     /// The message with its prefix.
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -275,11 +318,13 @@ impl Message {
                 w.u16(versions.1);
                 put_identity(&mut w, me);
             }
-            Self::Offer { version, me, rails } => {
+            Self::Offer { version, me, rails, nics } => {
                 w.u8(2);
                 w.u16(*version);
                 put_identity(&mut w, me);
                 put_rails(&mut w, rails);
+                w.u8(nics.len() as u8);
+                nics.iter().for_each(|rail| w.u16(*rail));
             }
             Self::Commit { supersede } => {
                 w.u8(3);
@@ -302,11 +347,12 @@ impl Message {
                 w.u16(versions.0);
                 w.u16(versions.1);
             }
-            Self::StreamHello { session, token, stream } => {
+            Self::StreamHello { session, token, stream, nic } => {
                 w.u8(8);
                 w.u64(*session);
                 w.raw(token);
                 put_stream(&mut w, stream);
+                w.u8(*nic);
             }
             Self::StreamWelcome => w.u8(9),
             Self::Heartbeat => w.u8(10),
@@ -352,6 +398,32 @@ impl Message {
                 w.u8(*status);
                 w.u32(*crc);
             }
+            Self::Borrow(borrow) => {
+                w.u8(21);
+                w.u64(borrow.generation);
+                w.u64(borrow.lease);
+                w.u64(borrow.key);
+                w.u8(u8::from(borrow.read));
+            }
+            Self::Lent { lease, status, keys } => {
+                w.u8(22);
+                w.u64(*lease);
+                w.u8(*status);
+                w.u16(keys.len() as u16);
+                for (part, key) in keys {
+                    w.u32(*part);
+                    w.u32(*key);
+                }
+            }
+            Self::Recall { lease } => {
+                w.u8(23);
+                w.u64(*lease);
+            }
+            Self::Returned { lease, landed } => {
+                w.u8(24);
+                w.u64(*lease);
+                w.u64(*landed);
+            }
         }
         let mut bytes = w.into_inner();
         let len = (bytes.len() - PREFIX_BYTES) as u32;
@@ -370,13 +442,18 @@ impl Message {
         let mut r = Reader::new(body);
         let message = match r.u8()? {
             1 => Self::Hello { versions: (r.u16()?, r.u16()?), me: take_identity(&mut r)? },
-            2 => Self::Offer { version: r.u16()?, me: take_identity(&mut r)?, rails: take_rails(&mut r)? },
+            2 => Self::Offer {
+                version: r.u16()?,
+                me: take_identity(&mut r)?,
+                rails: take_rails(&mut r)?,
+                nics: (0..r.u8()?).map(|_| r.u16()).collect::<Result<_, _>>()?,
+            },
             3 => Self::Commit { supersede: r.u64()? },
             4 => Self::Welcome { session: r.u64()?, token: r.array()?, unix: r.bytes()?.to_vec() },
             5 => Self::Exists { session: r.u64()? },
             6 => Self::Yield,
             7 => Self::Refuse { code: RefuseCode::from_byte(r.u8()?)?, versions: (r.u16()?, r.u16()?) },
-            8 => Self::StreamHello { session: r.u64()?, token: r.array()?, stream: take_stream(&mut r)? },
+            8 => Self::StreamHello { session: r.u64()?, token: r.array()?, stream: take_stream(&mut r)?, nic: r.u8()? },
             9 => Self::StreamWelcome,
             10 => Self::Heartbeat,
             11 => Self::FenceStream(take_stream(&mut r)?),
@@ -389,6 +466,10 @@ impl Message {
             18 => Self::PairReply { address: r.bytes()?.to_vec() },
             19 => Self::Check(take_check(&mut r)?),
             20 => Self::Checked { id: r.u64()?, status: r.u8()?, crc: r.u32()? },
+            21 => Self::Borrow(take_borrow(&mut r)?),
+            22 => Self::Lent { lease: r.u64()?, status: r.u8()?, keys: take_keys(&mut r)? },
+            23 => Self::Recall { lease: r.u64()? },
+            24 => Self::Returned { lease: r.u64()?, landed: r.u64()? },
             _ => return Err(DecodeError),
         };
         // A longer body is a later version's: it was not negotiated.
@@ -427,14 +508,14 @@ mod tests {
         let rail = FarRail { address: ([10, 0, 0, 1], 7).into(), prefix: 24, rail: None };
         vec![
             Message::Hello { versions: (1, 4), me },
-            Message::Offer { version: 1, me, rails: Vec::new() },
-            Message::Offer { version: 1, me, rails: vec![rail, FarRail { rail: Some(0), ..rail }] },
+            Message::Offer { version: 1, me, rails: Vec::new(), nics: Vec::new() },
+            Message::Offer { version: 1, me, rails: vec![rail, FarRail { rail: Some(0), ..rail }], nics: vec![7, 0] },
             Message::Commit { supersede: 5 },
             Message::Welcome { session: 6, token: [8; 16], unix: b"\0name".to_vec() },
             Message::Exists { session: 6 },
             Message::Yield,
             Message::Refuse { code: RefuseCode::Version, versions: VERSIONS },
-            Message::StreamHello { session: 6, token: [8; 16], stream },
+            Message::StreamHello { session: 6, token: [8; 16], stream, nic: 3 },
             Message::StreamWelcome,
             Message::Heartbeat,
             Message::FenceStream(stream),
@@ -448,6 +529,11 @@ mod tests {
             Message::Check(check(None)),
             Message::Check(Check { read: true, ..check(Some(0)) }),
             Message::Checked { id: 4, status: 1, crc: 0xdead_beef },
+            Message::Borrow(Borrow { generation: 1, lease: 2, key: 3, read: true }),
+            Message::Lent { lease: 2, status: 0, keys: vec![(0, 7), (u32::MAX, 8)] },
+            Message::Lent { lease: 2, status: 1, keys: Vec::new() },
+            Message::Recall { lease: 2 },
+            Message::Returned { lease: 2, landed: 1 << 40 },
         ]
     }
 

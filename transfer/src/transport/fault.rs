@@ -246,7 +246,10 @@ impl Rail for Faulty {
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        self.held.iter().map(|held| held.until).chain(self.frozen_until).min()
+        let ours = self.held.iter().map(|held| held.until).chain(self.frozen_until);
+        // A frozen rail does not look at what waits beneath.
+        let inner = if self.frozen_until.is_some() { None } else { self.inner.wake_at() };
+        ours.chain(inner).min()
     }
 }
 

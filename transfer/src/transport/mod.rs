@@ -10,6 +10,8 @@
 //! | `stream` | the framed stream that tcp and shm share: `tx` sends, `rx` receives, `serve` answers |
 //! | `tcp` | sockets: options, payload in the stream |
 //! | `shm` | Unix sockets: descriptors passed, payload copied by the receiver out of the sender's memfd |
+//! | `onesided` | what RDMA and its stand-in share: queue pairs, loans, checksums |
+//! | `rdma` | RDMA NICs |
 //! | `sim` | a NIC in software: one-sided, queue pairs, a modelled link; between engines of one process, for tests |
 //! | `fault` | decorator that drops, delays, duplicates, reorders, kills and freezes by seed |
 //! | `gate` | where a fault plan has a worker stand still until a test lets it go |
@@ -18,6 +20,8 @@
 pub(crate) mod fault;
 pub(crate) mod frame;
 pub(crate) mod gate;
+pub(crate) mod onesided;
+pub(crate) mod rdma;
 pub(crate) mod shm;
 pub(crate) mod sim;
 pub(crate) mod stream;
@@ -42,6 +46,8 @@ pub enum TransportKind {
     Shm,
     /// TCP streams.
     Tcp,
+    /// RDMA: RoCE and InfiniBand NICs, over libibverbs where that is installed.
+    Rdma,
     /// The software NIC, for tests: it joins the engines of one process that share a [`Fabric`](crate::Fabric). No default
     /// and no setting of a node chooses it.
     Sim,
@@ -49,7 +55,7 @@ pub enum TransportKind {
 
 impl TransportKind {
     /// All, preferred first.
-    pub(crate) const ALL: [Self; 3] = [Self::Shm, Self::Sim, Self::Tcp];
+    pub(crate) const ALL: [Self; 4] = [Self::Shm, Self::Rdma, Self::Sim, Self::Tcp];
 }
 
 /// What the receiving side of every rail of an engine needs.
@@ -134,6 +140,10 @@ pub(crate) enum RailError {
     Os(#[from] std::io::Error),
     #[error("the peer broke the protocol: {0}")]
     Protocol(&'static str),
+    #[error("the NIC: {0}")]
+    Nic(String),
+    #[error("the peer did not give a revoked lease back in time")]
+    Overdue,
     #[error("killed by the fault plan")]
     Killed,
 }

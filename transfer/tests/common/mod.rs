@@ -2,11 +2,12 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use kvrail_transfer::{
-    Access, ByteRange, Direction, Engine, EngineConfig, Fabric, Lease, LeaseRequest, MemoryKind, Op, Peer, Region,
-    TransferRequest, TransportKind,
+    Access, ByteRange, Direction, Engine, EngineConfig, Fabric, Lease, LeaseRequest, MemoryKind, Op, Peer, RdmaRail,
+    Region, TransferRequest, TransportKind,
 };
 
 /// Runs each function as a test over a transport, in a module of its name.
@@ -25,6 +26,14 @@ macro_rules! over_each_transport {
         over!(tcp, Tcp, $($name),*);
         over!(shm, Shm, $($name),*);
         over!(sim, Sim, $($name),*);
+        /// On real NICs, or those of the soft-RoCE machine.
+        mod rdma {
+            $(
+                #[tokio::test]
+                #[ignore = "RDMA NICs are named in KVRAIL_TEST_RDMA, say rxa0,rxa1/rxb0,rxb1"]
+                async fn $name() { super::$name(super::TransportKind::Rdma).await; }
+            )*
+        }
     };
 }
 
@@ -48,8 +57,18 @@ pub const STALE_READ: &str = "evicted bytes were believed";
 /// What the engines of a test binary are joined by where the transport is simulated.
 static FABRIC: LazyLock<Fabric> = LazyLock::new(Fabric::default);
 
+/// NICs of the next engine: those of the two hosts that `KVRAIL_TEST_RDMA` names, in turns.
+fn nics() -> Vec<RdmaRail> {
+    static ENGINES: AtomicUsize = AtomicUsize::new(0);
+    let hosts = std::env::var("KVRAIL_TEST_RDMA").expect("KVRAIL_TEST_RDMA names the NICs of two hosts");
+    let hosts: Vec<&str> = hosts.split('/').collect();
+    let host = hosts[ENGINES.fetch_add(1, Ordering::Relaxed) % hosts.len()];
+    host.split(',').map(|nic| nic.parse().expect("a NIC")).collect()
+}
+
 pub fn config(kind: TransportKind) -> EngineConfig {
     EngineConfig {
+        rdma_rails: if kind == TransportKind::Rdma { nics() } else { Vec::new() },
         transports: vec![kind],
         fabric: (kind == TransportKind::Sim).then(|| FABRIC.clone()),
         heartbeat: Duration::from_millis(100),

@@ -13,8 +13,8 @@ pub struct LinkOptions {
     pub remote: RailId,
     /// Real bytes a second.
     pub rate: u64,
-    /// Bytes a second that the transport tells the planner.
-    pub claimed_rate: u64,
+    /// Bytes a second that the transport tells the planner, if it tells.
+    pub claimed_rate: Option<u64>,
     /// From the last byte sent to its visibility; the completion takes as long again.
     pub delay: Duration,
     /// Added to a slice's delay, uniformly from zero: slices overtake each other.
@@ -39,7 +39,7 @@ impl LinkOptions {
             local: RailId(rail),
             remote: RailId(rail),
             rate,
-            claimed_rate: rate,
+            claimed_rate: Some(rate),
             delay,
             jitter: Duration::ZERO,
             fail_ppm: 0,

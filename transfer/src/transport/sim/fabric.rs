@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::memory::{Region, WeakRegion};
 use crate::transport::sim::responder::Responder;
 
 /// What the links of a [`Fabric`] are like.
@@ -19,13 +20,16 @@ pub struct FabricOptions {
     pub jitter: Duration,
     /// Decides the jitter.
     pub seed: u64,
+    /// The NICs check each request against its lease as the bytes move, as memory windows would have them. Without, a key opens
+    /// a whole region, as on most NICs, and leases are lent and wanted back.
+    pub windows: bool,
 }
 
 impl Default for FabricOptions {
     /// 40 Gb/s behind one switch: what a machine of a few cores can copy besides.
     fn default() -> Self {
         let (delay, jitter) = (Duration::from_micros(2), Duration::from_micros(2));
-        Self { rate: 5_000_000_000, delay, jitter, seed: 1 }
+        Self { rate: 5_000_000_000, delay, jitter, seed: 1, windows: false }
     }
 }
 
@@ -49,6 +53,8 @@ struct Inner {
     options: FabricOptions,
     nics: Mutex<HashSet<u64>>,
     responders: Mutex<HashMap<u64, Weak<Responder>>>,
+    /// Registered memory by key.
+    regions: Mutex<HashMap<u32, WeakRegion>>,
 }
 
 impl Fabric {
@@ -73,6 +79,22 @@ impl Fabric {
     /// Whether that engine is on this network.
     pub(super) fn reaches(&self, generation: u64) -> bool {
         self.0.nics.lock().contains(&generation)
+    }
+
+    /// Registers a region; its key.
+    pub(super) fn register(&self, region: &Region) -> u32 {
+        let key = region.id() as u32;
+        let mut regions = self.0.regions.lock();
+        if regions.len() >= 64 {
+            regions.retain(|_, region| region.upgrade().is_some());
+        }
+        regions.entry(key).or_insert_with(|| region.downgrade());
+        key
+    }
+
+    /// What a key opens.
+    pub(super) fn region(&self, key: u32) -> Option<Region> {
+        self.0.regions.lock().get(&key)?.upgrade()
     }
 
     pub(super) fn plug(&self, responder: &Arc<Responder>) {

@@ -2,38 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use crate::mailbox::Mailbox;
-use crate::plan::{Direction, Piece};
-use crate::transport::Job;
+use crate::transport::onesided::{Key, Request, WorkStatus};
 use crate::transport::sim::responder::{Nak, Responder};
-
-/// A chain of work requests, one a piece, of which the last is signalled.
-pub(super) struct Request {
-    /// Quoted in its completion.
-    pub(super) id: u64,
-    pub(super) job: Arc<Job>,
-    pub(super) direction: Direction,
-    pub(super) pieces: Vec<Piece>,
-    pub(super) bytes: u64,
-    /// When it is carried out.
-    pub(super) due: Instant,
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WorkStatus {
-    Success,
-    /// The owner's side turned it away. The queue pair is in error.
-    RemoteAccess,
-    /// The other end is gone. The queue pair is in error.
-    RetryExceeded,
-    /// Outstanding behind one that failed: it was not carried out.
-    Flushed,
-}
 
 /// An entry of a completion queue; one for each request that was posted, so a send queue's depth bounds them.
 pub(super) struct WorkCompletion {
@@ -41,6 +15,13 @@ pub(super) struct WorkCompletion {
     pub(super) pair: u64,
     pub(super) id: u64,
     pub(super) status: WorkStatus,
+}
+
+/// A request in a send queue.
+pub(super) struct Posted {
+    pub(super) request: Arc<Request>,
+    /// Of the parts of the peer's memory, where the NIC does not look at leases.
+    pub(super) keys: Vec<Key>,
 }
 
 /// One send queue to one responder.
@@ -55,7 +36,7 @@ pub(super) struct QueuePair {
 
 #[derive(Default)]
 struct SendQueue {
-    requests: VecDeque<Arc<Request>>,
+    requests: VecDeque<Posted>,
     /// Takes nothing more, carries out nothing more; there is no way back but another queue pair.
     error: bool,
 }
@@ -74,30 +55,31 @@ impl QueuePair {
     }
 
     /// Queues a request. In error it is flushed at once, as everything is.
-    pub(super) fn post(&self, request: Arc<Request>) {
+    pub(super) fn post(&self, posted: Posted) {
         let mut queue = self.queue.lock();
         if queue.error {
-            self.complete(request.id, WorkStatus::Flushed);
+            self.complete(posted.request.id, WorkStatus::Flushed);
         } else {
-            queue.requests.push_back(request);
+            queue.requests.push_back(posted);
         }
     }
 
     /// Carries out the oldest request, if there is one. For the NIC's thread.
     pub(super) fn carry_out_next(&self) {
         let _engine = self.engine.lock();
-        let Some(request) = self.queue.lock().requests.pop_front() else { return };
-        let status = match self.responder.serve(self.number, &request) {
+        let Some(posted) = self.queue.lock().requests.pop_front() else { return };
+        let status = match self.responder.serve(self.number, &posted) {
             Ok(()) => WorkStatus::Success,
             Err(Nak::RemoteAccess) => WorkStatus::RemoteAccess,
-            Err(Nak::NoResponder) => WorkStatus::RetryExceeded,
+            // The socket says that the other end is gone.
+            Err(Nak::NoResponder) => WorkStatus::Flushed,
         };
         let mut queue = self.queue.lock();
-        self.complete(request.id, status);
+        self.complete(posted.request.id, status);
         if status != WorkStatus::Success {
             queue.error = true;
             for flushed in queue.requests.drain(..) {
-                self.complete(flushed.id, WorkStatus::Flushed);
+                self.complete(flushed.request.id, WorkStatus::Flushed);
             }
         }
     }

@@ -10,8 +10,9 @@ use crate::plan::{Direction, Refusal};
 use crate::session::lease::Access;
 use crate::telemetry::count;
 use crate::transport::Owner;
+use crate::transport::onesided::Request;
 use crate::transport::sim::Fabric;
-use crate::transport::sim::pair::Request;
+use crate::transport::sim::pair::Posted;
 
 /// What a responder answers instead of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +54,44 @@ impl Responder {
     }
 
     /// Carries a request out, or turns it away.
-    pub(super) fn serve(&self, requester: u64, request: &Request) -> Result<(), Nak> {
+    pub(super) fn serve(&self, requester: u64, posted: &Posted) -> Result<(), Nak> {
         let open = self.open.lock();
         if !*open || requester != self.requester {
             return Err(Nak::NoResponder);
         }
-        self.carry_out(request).map_err(|_| {
+        let carried_out = if self.fabric.options().windows {
+            self.carry_out(&posted.request)
+        } else {
+            self.carry_out_unasked(posted)
+        };
+        carried_out.map_err(|_| {
             count(&self.owner.counters.frames_refused, 1);
             Nak::RemoteAccess
         })
+    }
+
+    /// As a NIC without windows does it: the key opens the region, and nobody asks for a lease.
+    fn carry_out_unasked(&self, posted: &Posted) -> Result<(), Refusal> {
+        let Posted { request, keys } = posted;
+        let region = keys.first().and_then(|key| self.fabric.region(key.key)).ok_or(Refusal::Stale)?;
+        let mut flipper = self.owner.flipper.as_ref().filter(|_| request.direction == Direction::Write);
+        for piece in &request.pieces {
+            let local = request.job.region.mapping().at(piece.local, piece.len).ok_or(Refusal::Malformed)?;
+            let lent = region.mapping().at(piece.remote, piece.len).ok_or(Refusal::OutsideLease)?;
+            let len = piece.len as usize;
+            self.owner.about_to_copy();
+            // SAFETY: `at` proved both ranges; both regions are held until the copy is done. They may be one: the copy allows it.
+            unsafe {
+                match request.direction {
+                    Direction::Write => memory::copy_within(local, lent, len),
+                    Direction::Read => memory::copy_within(lent, local, len),
+                }
+                if let Some(flipper) = flipper.take() {
+                    flipper.strike(lent, len);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn carry_out(&self, request: &Request) -> Result<(), Refusal> {

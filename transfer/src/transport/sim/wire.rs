@@ -45,7 +45,7 @@ mod tests {
     const US: Duration = Duration::from_micros(1);
 
     fn wire(jitter: Duration, seed: u64, now: Instant) -> Wire {
-        Wire::new(FabricOptions { rate: 1_000_000_000, delay: 5 * US, jitter, seed }, 3, now)
+        Wire::new(FabricOptions { rate: 1_000_000_000, delay: 5 * US, jitter, seed, windows: false }, 3, now)
     }
 
     #[test]

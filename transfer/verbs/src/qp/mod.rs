@@ -35,6 +35,8 @@ pub struct QueuePair {
     receives: CompletionQueue,
     shared: Option<SharedReceiveQueue>,
     capacity: Capacity,
+    /// It was destroyed, or an attempt was made: dropping it makes none.
+    is_spent: bool,
 }
 
 // SAFETY: libibverbs allows every verb of a queue pair from every thread.
@@ -44,11 +46,10 @@ unsafe impl Sync for QueuePair {}
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        let context = self.domain.context();
-        // SAFETY: destroyed once, by its only owner; its queues and its domain are dropped after it. Events about it are
-        // acknowledged where they are fetched.
-        let code = unsafe { context.library().ibv_destroy_qp(self.raw()) };
-        context.count_undestroyed(code);
+        if !self.is_spent {
+            let code = self.take_away();
+            self.domain.context().count_undestroyed(code);
+        }
     }
 }
 
@@ -75,7 +76,29 @@ impl QueuePair {
         shared: Option<SharedReceiveQueue>,
         capacity: Capacity,
     ) -> Self {
-        Self { raw, domain, sends, receives, shared, capacity }
+        Self { raw, domain, sends, receives, shared, capacity, is_spent: false }
+    }
+
+    /// Destroys it: 0, or an errno, after which it is still there.
+    fn take_away(&self) -> i32 {
+        // SAFETY: done once with success, by its only owner; its queues and its domain are dropped after it. Events about it are
+        // acknowledged where they are fetched.
+        unsafe { self.domain.context().library().ibv_destroy_qp(self.raw()) }
+    }
+
+    /// Destroys it and says whether that worked, which dropping does not: once it has, its peer reaches nothing through it
+    /// any more, and nothing of it touches memory on this side.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`]; it is still there then, for ever.
+    pub fn destroy(mut self) -> Result<(), Error> {
+        self.is_spent = true;
+        let code = self.take_away();
+        if code != 0 {
+            self.domain.context().count_undestroyed(code);
+        }
+        self.check(code, "ibv_destroy_qp")
     }
 
     fn raw(&self) -> *mut sys::ibv_qp {

@@ -10,11 +10,11 @@ use crate::memory::{MemoryKind, Region};
 use crate::plan::{Cause, Completion, Direction, Fate, Outcome, Piece, Refusal, SliceId};
 use crate::session::lease::{Access, ByteRange, LeaseRequest, LeaseState, LeaseTable};
 use crate::session::pipe::Pipe;
-use crate::session::wire::{Check, Message};
-use crate::transport::sim::pair::{QueuePair, Request, WorkCompletion, WorkStatus};
-use crate::transport::sim::rail::{Sender, SimRail};
+use crate::session::wire::{Borrow, Check, Message};
+use crate::transport::onesided::{OneSided, Request, WorkStatus};
+use crate::transport::sim::pair::{Posted, QueuePair, WorkCompletion};
 use crate::transport::sim::responder::Responder;
-use crate::transport::sim::{Fabric, FabricOptions, Nic};
+use crate::transport::sim::{Fabric, FabricOptions, Nic, SimDevice, rail};
 use crate::transport::sys::Poller;
 use crate::transport::{Job, Owner, PIECES_MAX, Post, PostError, Rail, RailError};
 
@@ -33,8 +33,8 @@ fn owner(generation: u64) -> Arc<Owner> {
 
 /// An initiator (1) and an owner (2) of memory, and the wire between them.
 struct Bench {
-    ours: SimRail,
-    theirs: SimRail,
+    ours: OneSided<SimDevice>,
+    theirs: OneSided<SimDevice>,
     /// They outlive the rails, as in an engine.
     nics: [Arc<Nic>; 2],
     owner: Arc<Owner>,
@@ -47,16 +47,16 @@ fn bench(options: FabricOptions) -> Bench {
     let nics = [1, 2].map(|generation| Nic::open(&fabric, generation).unwrap());
     let (a, b) = UnixStream::pair().unwrap();
     let owner = (owner(1), owner(2));
-    let rail = |socket: UnixStream, owner: &Arc<Owner>, nic: &Arc<Nic>| {
+    let rail_of = |socket: UnixStream, owner: &Arc<Owner>, nic: &Arc<Nic>| {
         socket.set_nonblocking(true).unwrap();
-        SimRail::new(OwnedFd::from(socket), Arc::clone(owner), Arc::clone(nic), owner.generation).unwrap()
+        rail(OwnedFd::from(socket), Arc::clone(owner), Arc::clone(nic), owner.generation).unwrap()
     };
     let region = |fill: u8| {
         let region = Region::allocate(LEN, MemoryKind::Host).unwrap();
         region.write(0, &vec![fill; LEN]);
         region
     };
-    let (ours, theirs) = (rail(a, &owner.0, &nics[0]), rail(b, &owner.1, &nics[1]));
+    let (ours, theirs) = (rail_of(a, &owner.0, &nics[0]), rail_of(b, &owner.1, &nics[1]));
     Bench { ours, theirs, nics, owner: owner.1, source: region(7), target: region(0) }
 }
 
@@ -115,7 +115,7 @@ fn a_send_queue_is_bounded_and_has_room_again_when_it_has_drained() {
 
 #[test]
 fn a_refused_request_flushes_its_queue_pair_and_the_rest_lands_through_the_next() {
-    let mut bench = bench(FabricOptions::default());
+    let mut bench = bench(FabricOptions { windows: true, ..FabricOptions::default() });
     let (gone, good) = (bench.lend(), bench.lend());
     gone.revoke();
     for round in 1..=20 {
@@ -131,7 +131,7 @@ fn a_refused_request_flushes_its_queue_pair_and_the_rest_lands_through_the_next(
 
 #[test]
 fn an_error_flushes_all_that_is_outstanding_and_all_that_comes() {
-    let bench = bench(FabricOptions::default());
+    let bench = bench(FabricOptions { windows: true, ..FabricOptions::default() });
     let lease = bench.lend();
     let region = bench.source.clone();
     let job = Arc::new(Job { region, generation: 2, lease: lease.id, key: lease.key, checksum: false });
@@ -140,8 +140,8 @@ fn an_error_flushes_all_that_is_outstanding_and_all_that_comes() {
     let pair = QueuePair::new(1, Arc::clone(&responder), Arc::clone(&completions));
     let pieces = || vec![Piece { local: 0, remote: 0, len: 1 }];
     let post = |id, direction| {
-        let (job, due) = (Arc::clone(&job), Instant::now());
-        pair.post(Arc::new(Request { id, job, direction, pieces: pieces(), bytes: 1, due }));
+        let request = Arc::new(Request { id, job: Arc::clone(&job), direction, pieces: pieces(), bytes: 1 });
+        pair.post(Posted { request, keys: Vec::new() });
     };
     let said = || completions.take().into_iter().map(|c| (c.id, c.status)).collect::<Vec<_>>();
     // A read under a write lease is what the second one is.
@@ -162,10 +162,10 @@ fn an_earlier_queue_pairs_flush_does_not_end_the_next() {
     let mut bench = bench(FabricOptions::default());
     let lease = bench.lend();
     for n in 0..3 {
-        bench.ours.completions.post(WorkCompletion { pair: 77, id: 1000, status: WorkStatus::Flushed });
+        bench.ours.device().completions.post(WorkCompletion { pair: 77, id: 1000, status: WorkStatus::Flushed });
         bench.post(n, 1, &lease).unwrap();
         assert_eq!(bench.completions(1), [(n, Outcome::Landed)]);
-        assert!(matches!(bench.ours.sender, Sender::Ready(_)), "after slice {n}");
+        assert!(bench.ours.can_post(), "after slice {n}");
     }
 }
 
@@ -226,12 +226,17 @@ fn what_makes_no_sense_ends_the_rail() {
         (Message::Checked { id: 9, status: 0, crc: 0 }, false),
         (Message::Check(check()), false),
         (Message::Check(Check { key: 5, ..check() }), false),
+        (Message::Borrow(Borrow { generation: 2, lease: 3, key: 4, read: false }), false),
+        (Message::Lent { lease: 3, status: 0, keys: Vec::new() }, true),
+        (Message::Lent { lease: 3, status: 99, keys: Vec::new() }, true),
+        (Message::Recall { lease: 3 }, false),
+        (Message::Returned { lease: 3, landed: 1 }, true),
         (Message::Heartbeat, true),
     ] {
         let (a, b) = UnixStream::pair().unwrap();
         let nic = Nic::open(&Fabric::default(), 2).unwrap();
         b.set_nonblocking(true).unwrap();
-        let mut rail = SimRail::new(OwnedFd::from(b), owner(2), nic, 0).unwrap();
+        let mut rail = rail(OwnedFd::from(b), owner(2), nic, 0).unwrap();
         Pipe::new(OwnedFd::from(a.try_clone().unwrap())).send(&message).unwrap();
         let ended = rail.progress(Instant::now());
         assert_eq!(matches!(ended, Err(RailError::Protocol(_))), fatal, "{message:?}: {ended:?}");
@@ -248,4 +253,60 @@ fn nothing_lands_before_it_is_due() {
     bench.post(0, 1, &lease).unwrap();
     bench.completions(1);
     assert!(posted.elapsed() >= 2 * delay, "{:?}", posted.elapsed());
+}
+
+/// Without windows the owner's NIC does not look at leases: a lease is out while it is used, and back when it is fenced.
+#[test]
+fn a_revoked_lease_comes_back_when_what_was_posted_has_landed() {
+    let delay = Duration::from_millis(20);
+    let mut bench = bench(FabricOptions { delay, ..FabricOptions::default() });
+    let lease = bench.lend();
+    bench.post(0, 1, &lease).unwrap();
+    bench.completions(1);
+    bench.post(1, 1, &lease).unwrap();
+    bench.ours.progress(Instant::now()).unwrap();
+    assert!(lease.revoke(), "it is out");
+    bench.theirs.fence();
+    bench.theirs.progress(Instant::now()).unwrap();
+    assert!(!lease.fenced.is_set(), "something is under way");
+    // One more, which is too late.
+    bench.post(2, 1, &lease).unwrap();
+    assert_eq!(bench.completions(2), [(2, STALE), (1, Outcome::Landed)], "the late one waits for nothing");
+    let until = Instant::now() + Duration::from_secs(10);
+    while !lease.fenced.is_set() {
+        assert!(Instant::now() < until, "never");
+        bench.ours.progress(Instant::now()).unwrap();
+        bench.theirs.progress(Instant::now()).unwrap();
+    }
+    assert_eq!((lease.landed(), bench.landed(1), bench.landed(2)), (2, true, false));
+    bench.post(3, 1, &lease).unwrap();
+    assert_eq!(bench.completions(1), [(3, STALE)], "nor can it be borrowed again");
+}
+
+/// A borrower that does not give back loses its queue pairs, and what it had on the wire does not land.
+#[test]
+fn a_frozen_borrower_cannot_write_late() {
+    let delay = Duration::from_millis(150);
+    let mut bench = bench(FabricOptions { delay, ..FabricOptions::default() });
+    let (lease, other) = (bench.lend(), bench.lend());
+    bench.post(0, 1, &lease).unwrap();
+    bench.completions(1);
+    bench.post(1, 1, &lease).unwrap();
+    bench.ours.progress(Instant::now()).unwrap();
+    // From here on the borrower's worker stands still; its NIC does not.
+    lease.revoke();
+    bench.theirs.fence();
+    assert!(bench.theirs.progress(Instant::now()).is_ok());
+    let due = bench.theirs.wake_at().expect("it is waited for");
+    assert!(due > Instant::now() && bench.theirs.progress(due - Duration::from_millis(1)).is_ok());
+    assert!(!lease.fenced.is_set());
+    let ended = bench.theirs.progress(due);
+    assert!(matches!(ended, Err(RailError::Overdue)), "{ended:?}");
+    let Bench { theirs, target, .. } = bench;
+    drop(theirs);
+    assert!(lease.fenced.is_set() && !other.is_revoked());
+    std::thread::sleep(2 * delay);
+    let mut byte = [0];
+    target.read(4096, &mut byte);
+    assert_eq!(byte, [0], "landed after the fence");
 }

@@ -1,0 +1,186 @@
+//! A NIC as one rail has it.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use kvrail_verbs::CompletionChannel;
+
+use crate::mailbox::Mailbox;
+use crate::memory::Region;
+use crate::transport::RailError;
+use crate::transport::onesided::{Device, Key, Reach, Request, Side, Work};
+use crate::transport::rdma::address::Address;
+use crate::transport::rdma::clerk::{Note, Order, causes};
+use crate::transport::rdma::pair::{Requester, Responder};
+use crate::transport::rdma::{CHUNK_BYTES, Clerk, Nic};
+use crate::transport::sys::{Poller, Waker};
+
+/// Key of the completion channel in the rail's poller.
+const CHANNEL: u64 = 1;
+
+/// See the [module](self).
+pub(crate) struct RdmaDevice {
+    nic: Arc<Nic>,
+    clerk: Arc<Clerk>,
+    channel: CompletionChannel,
+    notes: Arc<Mailbox<Note>>,
+    requester: Option<Requester>,
+    responder: Option<Responder>,
+    /// Parts that the clerk is registering for us, and those that cannot be, by region and number.
+    ordered: BTreeSet<(u64, u32)>,
+    refused: BTreeSet<(u64, u32)>,
+    /// The channel has events.
+    ringing: bool,
+    /// A queue pair could not be destroyed.
+    undead: bool,
+}
+
+impl RdmaDevice {
+    /// `waker` is that of the rail's poller.
+    pub(crate) fn new(nic: Arc<Nic>, clerk: Arc<Clerk>, waker: Waker) -> Result<Self, RailError> {
+        let (channel, notes) = (nic.context.completion_channel()?, Arc::new(Mailbox::new(waker)));
+        nic.listen(&notes);
+        let (ordered, refused) = Default::default();
+        let (requester, responder) = (None, None);
+        Ok(Self { nic, clerk, channel, notes, requester, responder, ordered, refused, ringing: false, undead: false })
+    }
+
+    fn hear(&mut self) -> Result<(), RailError> {
+        if !self.notes.listen() {
+            return Ok(());
+        }
+        for note in self.notes.take() {
+            match note {
+                Note::Registered { region, chunk, made } => {
+                    self.ordered.remove(&(region, chunk));
+                    if !made {
+                        self.refused.insert((region, chunk));
+                    }
+                }
+                Note::PortDown => return Err(RailError::Nic("its port is down".into())),
+                Note::Dead => return Err(RailError::Nic("it has failed".into())),
+                Note::PairFailed { number } => {
+                    // A requester's completions say what became of it; a responder's failure nobody else tells.
+                    if self.responder.as_ref().is_some_and(|responder| responder.number() == number) {
+                        return Err(RailError::Nic("a responder is in error".into()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn destroy_requester(&mut self) {
+        if let Some(requester) = self.requester.take() {
+            let (number, counts) = (requester.number(), requester.counts);
+            tracing::debug!(nic = %self.nic.name, number, ?counts, "a requester ends");
+            self.undead |= !requester.destroy();
+        }
+    }
+
+    fn destroy_responder(&mut self) {
+        if let Some(responder) = self.responder.take() {
+            self.undead |= !responder.destroy();
+        }
+    }
+}
+
+impl From<kvrail_verbs::Error> for RailError {
+    fn from(error: kvrail_verbs::Error) -> Self {
+        Self::Nic(causes(&error))
+    }
+}
+
+impl Device for RdmaDevice {
+    fn watch(&self, poller: &Poller) -> std::io::Result<()> {
+        poller.add(self.channel.as_fd().as_raw_fd(), CHANNEL)
+    }
+
+    fn ready(&mut self, key: u64) {
+        self.ringing |= key == CHANNEL;
+    }
+
+    fn lends(&self) -> bool {
+        true
+    }
+
+    fn keys(&mut self, region: &Region, ranges: &mut dyn Iterator<Item = (u64, u64)>, side: Side) -> Reach {
+        let mut keys: Vec<Key> = Vec::new();
+        let mut reach = Reach::Now(Vec::new());
+        for (offset, len) in ranges {
+            let last = offset.saturating_add(len.saturating_sub(1)) / CHUNK_BYTES;
+            for chunk in offset / CHUNK_BYTES..=last {
+                let Ok(chunk) = u32::try_from(chunk) else { return Reach::Never };
+                if keys.iter().rev().any(|key| key.chunk == chunk) {
+                    continue;
+                }
+                if let Some(key) = region.registrations().key(&self.nic, chunk, side) {
+                    keys.push(Key { chunk, key });
+                    continue;
+                }
+                let part = (region.id(), chunk);
+                if self.refused.contains(&part) {
+                    return Reach::Never;
+                }
+                reach = Reach::Soon;
+                if self.ordered.insert(part) {
+                    let (nic, region, to) = (Arc::clone(&self.nic), region.clone(), Arc::clone(&self.notes));
+                    self.clerk.order(Order { nic, region, chunk, to });
+                }
+            }
+        }
+        if reach == Reach::Soon { reach } else { Reach::Now(keys) }
+    }
+
+    fn requester(&mut self) -> Result<Vec<u8>, RailError> {
+        self.destroy_requester();
+        let requester = Requester::new(&self.nic, &self.channel)?;
+        let address = requester.address().to_bytes();
+        self.requester = Some(requester);
+        Ok(address)
+    }
+
+    fn connect(&mut self, far: &[u8]) -> Result<(), RailError> {
+        let far = Address::from_bytes(far).map_err(|_| RailError::Protocol("not an address of a queue pair"))?;
+        let requester = self.requester.as_mut().ok_or(RailError::Protocol("a queue pair that nobody asked for"))?;
+        requester.connect(&self.nic, &far)
+    }
+
+    fn responder(&mut self, far: &[u8]) -> Result<Vec<u8>, RailError> {
+        let far = Address::from_bytes(far).map_err(|_| RailError::Protocol("not an address of a queue pair"))?;
+        // First: the peer takes the new one for the word that nothing of the old one lands.
+        self.destroy_responder();
+        if self.undead {
+            return Err(RailError::Nic("a responder cannot be destroyed".into()));
+        }
+        let responder = Responder::new(&self.nic, &far)?;
+        let address = responder.address().to_bytes();
+        self.responder = Some(responder);
+        Ok(address)
+    }
+
+    fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key], _: Instant) -> Result<(), RailError> {
+        match &mut self.requester {
+            Some(requester) => requester.post(request, local, remote),
+            None => Err(RailError::Protocol("a slice before its queue pair")),
+        }
+    }
+
+    fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
+        self.hear()?;
+        if std::mem::take(&mut self.ringing) {
+            while self.channel.event()?.is_some() {
+                self.requester.iter_mut().for_each(Requester::disarm);
+            }
+        }
+        self.requester.as_mut().map_or(Ok(()), |requester| requester.reap(into))
+    }
+
+    fn close(&mut self) -> bool {
+        self.destroy_requester();
+        self.destroy_responder();
+        !self.undead
+    }
+}

@@ -1,0 +1,246 @@
+//! Queue pairs: the requester, which sends what we have, and the responder, through which a peer reaches us.
+
+use std::sync::Arc;
+
+use kvrail_verbs::{
+    Access, Capacity, Completion, CompletionChannel, CompletionQueue, Data, Error, Flags, Operation, Path, QueuePair,
+    Remote, Segment, SendChain, Status, ToInit, ToRtr, ToRts,
+};
+
+use crate::plan::Direction;
+use crate::transport::RailError;
+use crate::transport::onesided::rail::DEPTH;
+use crate::transport::onesided::{Key, Request, Work, WorkStatus};
+use crate::transport::rdma::address::Address;
+use crate::transport::rdma::{CHUNK_BYTES, Nic, chain};
+
+/// Entries of a gather list, where the device has as many.
+const SEGMENTS_MAX: u32 = 16;
+/// READs under way at once, where both devices have as many.
+const READS_MAX: u8 = 16;
+/// 4.096 µs · 2^14 = 67 ms until an answer is missed, seven times over. The planner gives up on a path before that; the
+/// NIC's patience is for losses that a fabric recovers from.
+const TIMEOUT: u8 = 14;
+const RETRIES: u8 = 7;
+/// Completions taken at once.
+const BATCH: usize = 64;
+
+/// A queue pair between the two NICs of a path, in `Init`.
+fn new_pair(nic: &Nic, queue: &CompletionQueue, capacity: Capacity, access: Access) -> Result<QueuePair, Error> {
+    let pair = nic.domain.queue_pair(queue).capacity(capacity).build()?;
+    pair.to_init(ToInit { port: nic.name.port, pkey_index: 0, access })?;
+    Ok(pair)
+}
+
+/// Connects it to the far one, from the place `gid_index` of our GID table.
+fn to_rtr(pair: &QueuePair, nic: &Nic, near: &Address, gid_index: u32, far: &Address) -> Result<(), Error> {
+    let port = nic.port()?;
+    let path = Path {
+        port: nic.name.port,
+        source_gid_index: u8::try_from(gid_index).unwrap_or(0),
+        // Within a subnet of InfiniBand the LID does, and saves a header.
+        destination_gid: (!Nic::is_infiniband(&port)).then_some(far.gid),
+        destination_lid: far.lid,
+        service_level: 0,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
+    pair.to_rtr(ToRtr {
+        path,
+        mtu: near.mtu.min(far.mtu),
+        destination: far.number,
+        receive_sequence: far.sequence,
+        reads_answered: near.reads.min(far.reads).max(1),
+        not_ready_timer: 12,
+    })
+}
+
+fn address(pair: &QueuePair, nic: &Nic, like: Option<&Address>, reads: u8) -> Result<(Address, u32), RailError> {
+    let port = nic.port()?;
+    let gid = nic.gid(like.map(|far| far.reach))?;
+    let (entry, reach) = gid.ok_or(RailError::Protocol("no address of a NIC reaches the other's"))?;
+    let sequence = (crate::random::u64() & 0xff_ffff) as u32;
+    let (number, mtu) = (pair.number(), Nic::mtu(&port));
+    let address =
+        Address { number, sequence, gid: entry.gid, reach, lid: port.lid, mtu, reads: reads.clamp(1, READS_MAX) };
+    Ok((address, entry.index))
+}
+
+/// What sends our requests.
+pub(super) struct Requester {
+    pair: QueuePair,
+    queue: CompletionQueue,
+    near: Address,
+    gid_index: u32,
+    chain: SendChain,
+    segments: Vec<Segment>,
+    works: Vec<chain::Work>,
+    segments_max: usize,
+    completions: Box<[Completion]>,
+    /// Signalled requests that have not completed.
+    outstanding: usize,
+    /// An event has been asked for and has not come.
+    armed: bool,
+    /// Work requests and doorbells so far.
+    pub(super) counts: Counts,
+}
+
+/// What a requester has asked of its NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) requests: u64,
+    pub(super) doorbells: u64,
+}
+
+impl Requester {
+    pub(super) fn new(nic: &Nic, channel: &CompletionChannel) -> Result<Self, RailError> {
+        let attributes = &nic.attributes;
+        let depth = (DEPTH as u32).min(attributes.qp_requests_max).min(attributes.cq_entries_max);
+        let segments = SEGMENTS_MAX.min(attributes.segments_max).max(1);
+        let queue = nic.context.completion_queue(depth, Some(channel))?;
+        let capacity =
+            Capacity { sends: depth, receives: 1, send_segments: segments, receive_segments: 1, inline_bytes: 0 };
+        let pair = new_pair(nic, &queue, capacity, Access::empty())?;
+        let (near, gid_index) = address(&pair, nic, None, attributes.qp_reads_started_max)?;
+        Ok(Self {
+            pair,
+            queue,
+            near,
+            gid_index,
+            chain: SendChain::with_capacity(crate::transport::PIECES_MAX, crate::transport::PIECES_MAX, 0),
+            segments: Vec::new(),
+            works: Vec::new(),
+            segments_max: segments as usize,
+            completions: vec![Completion::default(); BATCH].into(),
+            outstanding: 0,
+            armed: false,
+            counts: Counts::default(),
+        })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.near
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.near.number
+    }
+
+    pub(super) fn connect(&mut self, nic: &Nic, far: &Address) -> Result<(), RailError> {
+        to_rtr(&self.pair, nic, &self.near, self.gid_index, far)?;
+        Ok(self.pair.to_rts(ToRts {
+            timeout: TIMEOUT,
+            retries: RETRIES,
+            not_ready_retries: 7,
+            send_sequence: self.near.sequence,
+            reads_started: self.near.reads.min(far.reads).max(1),
+        })?)
+    }
+
+    /// Posts a slice: one chain, one doorbell, one completion.
+    pub(super) fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key]) -> Result<(), RailError> {
+        let (segments, works) = (&mut self.segments, &mut self.works);
+        chain::build(&request.pieces, (local, remote), CHUNK_BYTES, self.segments_max, segments, works)
+            .ok_or(RailError::Protocol("a lease without the keys of all its parts"))?;
+        self.chain.clear();
+        let mut first = 0;
+        for work in works.iter() {
+            let remote = Remote { address: work.remote, rkey: work.rkey };
+            let operation = match request.direction {
+                Direction::Write => Operation::Write(remote),
+                Direction::Read => Operation::Read(remote),
+            };
+            let data = Data::Segments(&segments[first..first + work.segments]);
+            first += work.segments;
+            let pushed = self.chain.push(request.id, operation, data, Flags::empty());
+            pushed.map_err(|_| RailError::Protocol("a slice of more pieces than agreed"))?;
+        }
+        self.chain.signal_last();
+        self.pair.post_send(&mut self.chain).map_err(|error| RailError::Nic(error.to_string()))?;
+        self.outstanding += 1;
+        self.counts.requests += works.len() as u64;
+        self.counts.doorbells += 1;
+        Ok(())
+    }
+
+    /// An event of its queue was fetched.
+    pub(super) fn disarm(&mut self) {
+        self.armed = false;
+    }
+
+    /// Takes what has completed. As long as something is outstanding, the channel will have an event.
+    pub(super) fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
+        self.poll(into)?;
+        while self.outstanding > 0 && !self.armed {
+            self.queue.request_event(false)?;
+            self.armed = true;
+            // What came before that call raises no event.
+            self.poll(into)?;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
+        if self.outstanding == 0 {
+            return Ok(());
+        }
+        loop {
+            let taken = self.queue.poll(&mut self.completions)?;
+            for completion in taken {
+                let status = match completion.status() {
+                    Status::Success => WorkStatus::Success,
+                    Status::RemoteAccess => WorkStatus::RemoteAccess,
+                    Status::Flushed => WorkStatus::Flushed,
+                    failed => return Err(RailError::Nic(failed.to_string())),
+                };
+                self.outstanding = self.outstanding.saturating_sub(1);
+                into.push(Work { id: completion.id(), status });
+            }
+            if taken.len() < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Destroys it: nothing of it touches our memory any more. False if that failed.
+    pub(super) fn destroy(self) -> bool {
+        destroy(self.pair)
+    }
+}
+
+/// What serves a peer's requests, without anybody's doing.
+pub(super) struct Responder {
+    pair: QueuePair,
+    near: Address,
+}
+
+impl Responder {
+    /// Connected to the requester at `far`.
+    pub(super) fn new(nic: &Nic, far: &Address) -> Result<Self, RailError> {
+        let queue = nic.context.completion_queue(1, None)?;
+        let capacity = Capacity { sends: 1, receives: 1, send_segments: 1, receive_segments: 1, inline_bytes: 0 };
+        let pair = new_pair(nic, &queue, capacity, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+        let (near, gid_index) = address(&pair, nic, Some(far), nic.attributes.qp_reads_answered_max)?;
+        to_rtr(&pair, nic, &near, gid_index, far)?;
+        Ok(Self { pair, near })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.near
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.near.number
+    }
+
+    /// Destroys it: the peer reaches nothing through it any more. False if that failed.
+    pub(super) fn destroy(self) -> bool {
+        destroy(self.pair)
+    }
+}
+
+fn destroy(pair: QueuePair) -> bool {
+    let number = pair.number();
+    pair.destroy().inspect_err(|error| tracing::error!(number, %error, "a queue pair cannot be destroyed")).is_ok()
+}
