@@ -19,9 +19,11 @@ use crate::engine::ConnectError;
 use crate::notify::Notification;
 use crate::plan::{Action, Cause, Failure, PathId, PeerId, RailSet};
 use crate::session::lease::fencing_is_off;
+use crate::session::line::{Heard, Line};
 use crate::session::peer::{Reply, Session};
 use crate::session::pipe::{Pipe, PipeError};
 use crate::session::rails::{FarRail, TCP_RAILS_MAX, Way, nic_ways, ways};
+use crate::session::resume::Redial;
 use crate::session::streams::Streams;
 use crate::session::wire::{Identity, Message, RefuseCode, StreamId, VERSIONS};
 use crate::telemetry::{Fallback, Rejection, count};
@@ -77,6 +79,10 @@ pub(super) enum Role {
     Dial(Dial),
     /// Control connection of a session.
     Control { session: u64 },
+    /// We dialled, to have a session go on over it.
+    Redial { session: u64, greeted: bool },
+    /// The peer wants a session to go on over it, and has our answer.
+    Resuming { session: u64 },
     /// We dialled, to make a data stream.
     Stream { session: u64, stream: StreamId, greeted: bool },
     /// A closed shared-memory stream whose other end may still be copying.
@@ -142,7 +148,10 @@ impl Notice {
 /// A session as the control thread keeps it.
 pub(super) struct Live {
     pub(super) session: Arc<Session>,
-    pub(super) conn: usize,
+    /// None while it is being opened anew.
+    pub(super) conn: Option<usize>,
+    pub(super) line: Line,
+    pub(super) redial: Redial,
     pub(super) token: [u8; 16],
     pub(super) doors: Doors,
     /// Of the TCP streams that we dial.
@@ -153,7 +162,7 @@ pub(super) struct Live {
     pub(super) streams: Streams,
     /// Connects that wait for the first streams.
     pub(super) waiters: Vec<Arc<Reply>>,
-    heard: Instant,
+    pub(super) heard: Instant,
     said: Instant,
     notices: HashMap<u64, Notice>,
     next_notice: u64,
@@ -339,7 +348,7 @@ impl Control {
             let Some(conn) = self.conns.get_mut(key) else { return };
             let connecting = match &conn.role {
                 Role::Dial(dial) => dial.stage == Stage::Connecting,
-                Role::Stream { greeted, .. } => !greeted,
+                Role::Stream { greeted, .. } | Role::Redial { greeted, .. } => !greeted,
                 _ => false,
             };
             if connecting {
@@ -420,8 +429,22 @@ impl Control {
                 if not_ours {
                     self.reject(Rejection::Session, from);
                 }
-                self.lose(session, &error.to_string());
+                // Closed by the peer, or nonsense: it is gone, unless it goes on elsewhere. Broken by the network: there may be
+                // another way.
+                let by_network =
+                    matches!(error, PipeError::Os(cause) if cause.kind() != std::io::ErrorKind::ConnectionReset);
+                let goes_on = |role: &Role| matches!(role, Role::Resuming { session: of } if *of == session);
+                if by_network || (!not_ours && self.conns.iter().any(|(_, conn)| goes_on(&conn.role))) {
+                    self.cut_off(session, &error.to_string());
+                } else {
+                    self.lose(session, &error.to_string());
+                }
             }
+            Role::Redial { session, .. } => {
+                let session = *session;
+                self.redial_failed(key, session);
+            }
+            Role::Resuming { .. } => self.close(key),
             Role::Stream { session, stream, .. } => {
                 let (session, stream) = (*session, *stream);
                 self.close(key);
@@ -439,38 +462,83 @@ impl Control {
     pub(super) fn control_message(&mut self, id: u64, message: Message) {
         let Some(live) = self.sessions.get_mut(&id) else { return };
         live.heard = Instant::now();
-        match message {
-            Message::Heartbeat => {}
-            Message::FenceStream(stream) => self.fence_for_peer(id, stream),
-            Message::StreamFenced(stream) => self.fenced_by_peer(id, stream),
-            Message::OpenStream { kind, index } => self.open_for_peer(id, kind, index),
-            Message::Notify { seq, payload } => {
-                let notification = Notification { from: live.session.generation, payload: payload.into() };
-                let accepted = self.core.notifications.push(notification);
-                self.tell(id, &Message::NotifyAck { seq, accepted });
-            }
-            Message::NotifyAck { seq, accepted } => {
-                if let Some(notice) = live.notices.remove(&seq) {
-                    notice.end((!accepted).then_some(FailureKind::NotifyRefused));
+        let (known, inner) = match message {
+            Message::Heartbeat { heard } => (live.line.was_heard(heard), None),
+            Message::Numbered { number, heard, body } => {
+                let known = live.line.was_heard(heard);
+                match live.line.hear(number) {
+                    Heard::New => (known, Some(Message::decode(&body).ok())),
+                    Heard::Again => (known, None),
+                    Heard::Gap => (false, None),
                 }
             }
-            Message::Bye => self.lose(id, "the peer says good-bye"),
-            _ => {
-                let from = live.session.address;
-                self.reject(Rejection::Session, Some(from));
-                self.lose(id, "a message out of turn");
+            _ => (false, None),
+        };
+        match inner {
+            _ if !known => self.out_of_turn(id),
+            None => {}
+            Some(inner) => {
+                let before = live.said;
+                self.serve(id, inner);
+                // An answer says that it was heard; without one it is said so.
+                if self.sessions.get(&id).is_some_and(|live| live.said == before) {
+                    self.beat(id);
+                }
             }
         }
     }
 
-    /// Sends over a session's control connection.
+    fn out_of_turn(&mut self, id: u64) {
+        let from = self.sessions.get(&id).map(|live| live.session.address);
+        self.reject(Rejection::Session, from);
+        self.lose(id, "a message out of turn");
+    }
+
+    fn serve(&mut self, id: u64, message: Option<Message>) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        match message {
+            Some(Message::FenceStream(stream)) => self.fence_for_peer(id, stream),
+            Some(Message::StreamFenced(stream)) => self.fenced_by_peer(id, stream),
+            Some(Message::OpenStream { kind, index }) => self.open_for_peer(id, kind, index),
+            Some(Message::Notify { seq, payload }) => {
+                let notification = Notification { from: live.session.generation, payload: payload.into() };
+                let accepted = self.core.notifications.push(notification);
+                self.tell(id, &Message::NotifyAck { seq, accepted });
+            }
+            Some(Message::NotifyAck { seq, accepted }) => {
+                if let Some(notice) = live.notices.remove(&seq) {
+                    notice.end((!accepted).then_some(FailureKind::NotifyRefused));
+                }
+            }
+            Some(Message::Bye) => self.lose(id, "the peer says good-bye"),
+            _ => self.out_of_turn(id),
+        }
+    }
+
+    /// Says something to a session's peer, once, whatever becomes of the connection.
     pub(super) fn tell(&mut self, id: u64, message: &Message) {
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        match live.line.say(message, Instant::now()) {
+            Some(numbered) => self.send(id, &numbered),
+            None => self.lose(id, "the peer does not hear"),
+        }
+    }
+
+    /// Says that we live, and what we have heard.
+    pub(super) fn beat(&mut self, id: u64) {
+        let Some(heard) = self.sessions.get(&id).map(|live| live.line.heard()) else { return };
+        self.send(id, &Message::Heartbeat { heard });
+    }
+
+    /// Sends over a session's connection, if it has one.
+    pub(super) fn send(&mut self, id: u64, message: &Message) {
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
         live.said = Instant::now();
-        if let Some(conn) = self.conns.get_mut(live.conn)
+        let Some(key) = live.conn else { return };
+        if let Some(conn) = self.conns.get_mut(key)
             && let Err(error) = conn.pipe.send(message)
         {
-            self.lose(id, &error.to_string());
+            self.broken(key, &error);
         }
     }
 
@@ -525,7 +593,9 @@ impl Control {
             id,
             Live {
                 session,
-                conn,
+                conn: Some(conn),
+                line: Line::default(),
+                redial: Redial::default(),
                 token,
                 doors,
                 ways,
@@ -555,7 +625,7 @@ impl Control {
         tracing::info!(peer = live.session.generation, why, "transfer session over");
         count(&self.core.counters.peers_lost, 1);
         let session = Arc::clone(&live.session);
-        let conn = live.conn;
+        let conns = [live.conn.take(), live.redial.conn.take()];
         for (_, notice) in live.notices.drain() {
             notice.end(Some(Failure::Fault(Cause::PeerLost).into()));
         }
@@ -569,7 +639,7 @@ impl Control {
                 sessions.remove(&session.generation);
             }
         }
-        self.close(conn);
+        conns.into_iter().flatten().for_each(|conn| self.close(conn));
         if !fencing_is_off() {
             self.close_streams(id);
         }
@@ -624,9 +694,13 @@ impl Control {
             notice.end(Some(Failure::Deadline.into()));
         }
         let said = live.said;
+        let redials = live.redial_at(self.core.config.heartbeat).is_some_and(|at| at <= now);
         self.stream_timers(id, now);
         if now.duration_since(said) >= self.core.config.heartbeat {
-            self.tell(id, &Message::Heartbeat);
+            self.beat(id);
+        }
+        if redials {
+            self.redial(id, now);
         }
     }
 
@@ -645,6 +719,11 @@ impl Control {
             }
             Role::Accepted | Role::Offered { .. } => self.refuse(key, RefuseCode::Timeout),
             Role::Closing => self.close(key),
+            Role::Redial { session, .. } => {
+                let session = *session;
+                self.redial_failed(key, session);
+            }
+            Role::Resuming { .. } => self.close(key),
             Role::Control { .. } | Role::Linger { .. } => {}
         }
     }
@@ -669,6 +748,7 @@ impl Control {
         let beat = live.said + self.core.config.heartbeat;
         let dead = live.heard + self.core.config.peer_timeout;
         let notices = live.notices.values().map(|n| n.deadline);
-        notices.chain(live.streams.wakes_at()).fold(beat.min(dead), Instant::min)
+        let redial = live.redial_at(self.core.config.heartbeat);
+        notices.chain(live.streams.wakes_at()).chain(redial).fold(beat.min(dead), Instant::min)
     }
 }

@@ -19,6 +19,7 @@ use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
 use crate::session::peer::Session;
 use crate::session::pipe::Pipe;
+use crate::session::resume::TRY_FOR;
 use crate::session::wire::{Message, RefuseCode, StreamId};
 use crate::telemetry::Fallback;
 use crate::transport::fault::{FaultPlan, Faulty};
@@ -158,6 +159,12 @@ impl Control {
             Ok(socket) => {
                 let role = Role::Stream { session: id, stream, greeted: false };
                 let key = self.add(Pipe::new(socket), role, None);
+                if stream.incarnation > 1
+                    && let Some(conn) = self.conns.get_mut(key)
+                {
+                    // It was there before: a link that is back answers soon, and one that is not is tried again.
+                    conn.deadline = Some(Instant::now() + TRY_FOR.min(self.core.config.connect_timeout));
+                }
                 self.pump(key);
             }
             Err(error) => {
@@ -313,7 +320,7 @@ impl Control {
         } else if session.dialler {
             self.dial_stream(id, place);
         } else {
-            stream.open_by = Some(Instant::now() + self.core.config.connect_timeout);
+            stream.open_by = Some(Instant::now() + (2 * TRY_FOR).min(self.core.config.connect_timeout));
             self.tell(id, &Message::OpenStream { kind, index });
         }
     }
