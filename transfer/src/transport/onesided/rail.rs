@@ -432,7 +432,7 @@ impl<D: Device> Rail for OneSided<D> {
         self.recall(now)?;
         self.advance(now)?;
         self.pipe.flush()?;
-        Ok(self.readable)
+        Ok(self.device.arm()? || self.readable)
     }
 
     /// The rail's own poller says which.

@@ -178,6 +178,10 @@ impl Device for RdmaDevice {
         self.requester.as_mut().map_or(Ok(()), |requester| requester.reap(into))
     }
 
+    fn arm(&mut self) -> Result<bool, RailError> {
+        self.requester.as_mut().map_or(Ok(false), Requester::arm)
+    }
+
     fn close(&mut self) -> bool {
         self.destroy_requester();
         self.destroy_responder();

@@ -169,19 +169,18 @@ impl Requester {
         self.armed = false;
     }
 
-    /// Takes what has completed. As long as something is outstanding, the channel will have an event.
-    pub(super) fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
-        self.poll(into)?;
-        while self.outstanding > 0 && !self.armed {
-            self.queue.request_event(false)?;
-            self.armed = true;
-            // What came before that call raises no event.
-            self.poll(into)?;
+    /// Asks for an event where something is outstanding and none has been asked for. True if so: what came before raises none.
+    pub(super) fn arm(&mut self) -> Result<bool, RailError> {
+        if self.outstanding == 0 || self.armed {
+            return Ok(false);
         }
-        Ok(())
+        self.queue.request_event(false)?;
+        self.armed = true;
+        Ok(true)
     }
 
-    fn poll(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
+    /// Takes what has completed.
+    pub(super) fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
         if self.outstanding == 0 {
             return Ok(());
         }
