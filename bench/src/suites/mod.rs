@@ -5,6 +5,7 @@ pub mod clients;
 pub mod doctor;
 pub mod faults;
 pub mod fresh;
+mod guest;
 pub mod house;
 pub mod identity;
 pub mod kv_moves;
@@ -16,6 +17,7 @@ mod reference;
 pub mod report;
 pub mod speed;
 mod tokens;
+pub mod verbs;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -105,6 +107,11 @@ pub const ALL: &[Suite] = &[
         name: "rails",
         promise: "several TCP rails carry together what plain sockets carry on the same links, and a slow one holds up no fast one",
         run: |setting| Box::pin(async move { rails::run(&setting).await }),
+    },
+    Suite {
+        name: "verbs",
+        promise: "RDMA on real queue pairs, in the soft-RoCE machine: every byte right over 1, 2 and 4 links, READ and WRITE, 64 queue pairs",
+        run: |setting| Box::pin(async move { verbs::run(&setting).await }),
     },
     Suite {
         name: "doctor",
