@@ -18,7 +18,7 @@ use zombie::{SLICE, Zombie};
 
 const LEN: usize = 1 << 20;
 
-over_each_for_processes!(
+over_tcp_and_shm!(
     a_slice_delayed_past_its_senders_restart_never_lands,
     a_slice_delayed_past_its_owners_restart_never_lands,
 );

@@ -89,11 +89,22 @@ impl<'a> Guest<'a> {
     }
 }
 
+/// Test binaries by name.
+pub type Built = BTreeMap<String, PathBuf>;
+
+/// The path of one.
+///
+/// # Errors
+/// If there is none of that name.
+pub fn path<'a>(built: &'a Built, name: &str) -> Result<&'a str, String> {
+    built.get(name).and_then(|path| path.to_str()).ok_or_else(|| format!("no test binary `{name}` was built"))
+}
+
 /// Builds the test binaries of a package; their paths by name.
 ///
 /// # Errors
 /// Cargo's.
-pub fn build(setting: &Setting, package: &str, features: &[&str]) -> Result<BTreeMap<String, PathBuf>, String> {
+pub fn build(setting: &Setting, package: &str, features: &[&str]) -> Result<Built, String> {
     #[derive(Deserialize)]
     struct Target {
         name: String,

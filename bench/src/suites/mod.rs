@@ -12,6 +12,7 @@ pub mod kv_moves;
 pub mod late_write;
 mod newcomer;
 mod python;
+pub mod rail_faults;
 pub mod rails;
 mod reference;
 pub mod report;
@@ -107,6 +108,11 @@ pub const ALL: &[Suite] = &[
         name: "rails",
         promise: "several TCP rails carry together what plain sockets carry on the same links, and a slow one holds up no fast one",
         run: |setting| Box::pin(async move { rails::run(&setting).await }),
+    },
+    Suite {
+        name: "rail-faults",
+        promise: "a rail that is cut, swallows, slows or flaps costs its share and is back within a second; dead peers are typed errors",
+        run: |setting| Box::pin(async move { rail_faults::run(&setting).await }),
     },
     Suite {
         name: "verbs",

@@ -1,10 +1,7 @@
 //! RDMA for real: the verbs layer and the rdma transport in the soft-RoCE machine, where queue pairs, one-sided writes and
 //! completion errors are the kernel's own.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-use super::guest::{self, Guest};
+use super::guest::{self, Built, Guest, path};
 use super::{Findings, Setting, Tier};
 
 /// Runs the suite.
@@ -37,26 +34,16 @@ fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
         tests(&Guest::new(setting, 2, *rails), &engine, "conformance", &["rdma::"], findings)?;
     }
     if setting.tier == Tier::Full {
-        tests(&Guest::new(setting, 2, 1), &engine, "rdma", &["sixty_four"], findings)?;
-        for binary in ["faults", "late_write", "processes", "restarts"] {
+        tests(&Guest::new(setting, 2, 1), &engine, "links", &["sixty_four"], findings)?;
+        for binary in ["faults", "late_write", "processes"] {
             tests(&Guest::new(setting, 2, 2), &engine, binary, &["rdma::"], findings)?;
         }
     }
     Ok(())
 }
 
-fn path<'a>(built: &'a BTreeMap<String, PathBuf>, name: &str) -> Result<&'a str, String> {
-    built.get(name).and_then(|path| path.to_str()).ok_or_else(|| format!("no test binary `{name}` was built"))
-}
-
 /// Tests of one binary, all of which must pass.
-fn tests(
-    guest: &Guest<'_>,
-    built: &BTreeMap<String, PathBuf>,
-    name: &str,
-    args: &[&str],
-    findings: &mut Findings,
-) -> Result<(), String> {
+fn tests(guest: &Guest<'_>, built: &Built, name: &str, args: &[&str], findings: &mut Findings) -> Result<(), String> {
     let said = guest.tests(path(built, name)?, args, &[])?;
     let (passed, all) = said.tests();
     let nics = guest.nics();

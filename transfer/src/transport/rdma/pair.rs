@@ -18,9 +18,9 @@ use crate::transport::rdma::{CHUNK_BYTES, Nic, chain};
 const SEGMENTS_MAX: u32 = 16;
 /// READs under way at once, where both devices have as many.
 const READS_MAX: u8 = 16;
-/// 4.096 µs · 2^14 = 67 ms until an answer is missed, seven times over. The planner gives up on a path before that; the
-/// NIC's patience is for losses that a fabric recovers from.
-const TIMEOUT: u8 = 14;
+/// 4.096 µs · 2^12 = 17 ms until an answer is missed, seven times over. The planner gives up on a path before that; the
+/// NIC's patience is for losses that a fabric recovers from, and each costs it as long.
+const TIMEOUT: u8 = 12;
 const RETRIES: u8 = 7;
 /// Completions taken at once.
 const BATCH: usize = 64;
