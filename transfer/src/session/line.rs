@@ -78,8 +78,8 @@ impl Line {
 
     /// The other side has heard everything up to this one. False: one that was never said.
     pub(super) fn was_heard(&mut self, number: u64) -> bool {
-        while let Some(said) = self.unheard.pop_front_if(|said| said.number <= number) {
-            self.unheard_bytes -= said.body.len();
+        while self.unheard.front().is_some_and(|said| said.number <= number) {
+            self.unheard_bytes -= self.unheard.pop_front().map_or(0, |said| said.body.len());
         }
         number <= self.said
     }

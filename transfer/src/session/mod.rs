@@ -9,6 +9,7 @@
 //! | `peer` | a session as threads and handles see it |
 //! | `control` | the control thread: connections, heartbeats, timers |
 //! | `handshake`, `resume` | making sessions; going on over another connection |
+//! | `messages` | what a session's messages do |
 //! | `line` | a session's messages in order and once, over whichever connection |
 //! | `rails` | which of our rails goes with which of the peer's |
 //! | `streams` | opening, fencing and reopening data streams |
@@ -18,6 +19,7 @@ pub(crate) mod control;
 mod handshake;
 pub(crate) mod lease;
 mod line;
+mod messages;
 pub(crate) mod peer;
 pub(crate) mod pipe;
 pub(crate) mod rails;
