@@ -19,6 +19,7 @@ pub mod report;
 pub mod speed;
 mod tokens;
 pub mod verbs;
+pub mod verbs_speed;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -118,6 +119,11 @@ pub const ALL: &[Suite] = &[
         name: "verbs",
         promise: "RDMA on real queue pairs, in the soft-RoCE machine: every byte right over 1, 2 and 4 links, READ and WRITE, 64 queue pairs",
         run: |setting| Box::pin(async move { verbs::run(&setting).await }),
+    },
+    Suite {
+        name: "verbs-speed",
+        promise: "over verbs the engine keeps up with a bare loop, and rings fewer doorbells than there are blocks",
+        run: |setting| Box::pin(async move { verbs_speed::run(&setting).await }),
     },
     Suite {
         name: "doctor",

@@ -82,15 +82,6 @@ pub(super) struct Requester {
     outstanding: usize,
     /// An event has been asked for and has not come.
     armed: bool,
-    /// Work requests and doorbells so far.
-    pub(super) counts: Counts,
-}
-
-/// What a requester has asked of its NIC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) requests: u64,
-    pub(super) doorbells: u64,
 }
 
 impl Requester {
@@ -115,16 +106,11 @@ impl Requester {
             completions: vec![Completion::default(); BATCH].into(),
             outstanding: 0,
             armed: false,
-            counts: Counts::default(),
         })
     }
 
     pub(super) fn address(&self) -> &Address {
         &self.near
-    }
-
-    pub(super) fn number(&self) -> u32 {
-        self.near.number
     }
 
     pub(super) fn connect(&mut self, nic: &Nic, far: &Address) -> Result<(), RailError> {
@@ -138,8 +124,8 @@ impl Requester {
         })?)
     }
 
-    /// Posts a slice: one chain, one doorbell, one completion.
-    pub(super) fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key]) -> Result<(), RailError> {
+    /// Posts a slice: one chain, one doorbell, one completion. Says how many work requests that was.
+    pub(super) fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key]) -> Result<usize, RailError> {
         let (segments, works) = (&mut self.segments, &mut self.works);
         chain::build(&request.pieces, (local, remote), CHUNK_BYTES, self.segments_max, segments, works)
             .ok_or(RailError::Protocol("a lease without the keys of all its parts"))?;
@@ -159,9 +145,7 @@ impl Requester {
         self.chain.signal_last();
         self.pair.post_send(&mut self.chain).map_err(|error| RailError::Nic(error.to_string()))?;
         self.outstanding += 1;
-        self.counts.requests += works.len() as u64;
-        self.counts.doorbells += 1;
-        Ok(())
+        Ok(works.len())
     }
 
     /// An event of its queue was fetched.
