@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::kvrail_transfer::{Class, Direction, Op, Report, Strided, TenantId, Transfer, TransferRequest};
 use bytes::Bytes;
 use kvrail_bindings::{Code, op_code, wait};
-use ::kvrail_transfer::{Class, Direction, Op, Report, Strided, TenantId, Transfer, TransferRequest};
 
 use crate::engine::kvrail_engine;
 use crate::events::{Watched, kvrail_events};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use kvrail_bindings::Code;
 use kvrail_transfer::{
-    Access, ByteRange, Class, Direction, EngineConfig, LeaseRequest, LeaseTicket, MemoryKind, TenantId, TransferRequest,
-    TransportKind,
+    Access, ByteRange, Class, Direction, EngineConfig, LeaseRequest, LeaseTicket, MemoryKind, TenantId,
+    TransferRequest, TransportKind,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -253,7 +253,13 @@ impl Engine {
         this
     }
 
-    fn __exit__(&self, py: Python<'_>, _kind: &Bound<'_, PyAny>, _error: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         self.shutdown(py).within(py, Some(SHUTDOWN_MAX.as_secs_f64())).map(drop)
     }
 

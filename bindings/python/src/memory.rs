@@ -53,13 +53,7 @@ impl Region {
     }
 
     /// The caller's memory, kept by `owner`.
-    pub fn registered(
-        py: Python<'_>,
-        address: usize,
-        len: usize,
-        readonly: bool,
-        owner: Py<PyAny>,
-    ) -> PyResult<Self> {
+    pub fn registered(py: Python<'_>, address: usize, len: usize, readonly: bool, owner: Py<PyAny>) -> PyResult<Self> {
         let base = NonNull::new(std::ptr::with_exposed_provenance_mut(address));
         let base = base.ok_or_else(|| raise::error(py, Code::Memory, "a region at address 0 cannot be made"))?;
         let gone = Arc::new(Flag::default());

@@ -1,10 +1,11 @@
 //! What moves, and how it went.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvrail_bindings::{Code, op_code};
 use kvrail_transfer::{Op, Strided, TransportKind};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyResourceWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -182,14 +183,39 @@ fn outcome(py: Python<'_>, report: kvrail_transfer::Report) -> PyResult<Py<PyAny
     }
 }
 
-/// A transfer under way. Await it, or `wait`: its report, or an exception that has it. Garbage that was a transfer is cancelled.
+/// A transfer under way. Await it, or `wait`: its report, or an exception that has it. Garbage that was a transfer is cancelled,
+/// with a ResourceWarning.
 #[pyclass(module = "kvrail", frozen)]
-pub struct Transfer(Arc<kvrail_transfer::Transfer>);
+pub struct Transfer {
+    transfer: Arc<kvrail_transfer::Transfer>,
+    /// Cancelled by the caller, who knows.
+    cancelled: AtomicBool,
+}
 
 impl Transfer {
     /// What the engine accepted.
     pub fn new(transfer: kvrail_transfer::Transfer) -> Self {
-        Self(Arc::new(transfer))
+        Self { transfer: Arc::new(transfer), cancelled: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        // Something that is awaited has another hold on it.
+        let is_last = Arc::strong_count(&self.transfer) == 1;
+        if is_last && !self.transfer.is_done() && !self.cancelled.load(Ordering::Relaxed) {
+            // Objects are dropped attached to the interpreter; what it is at with an exception must not change.
+            let _ = Python::try_attach(|py| {
+                let current = PyErr::take(py);
+                let words = c"a kvrail.Transfer is cancelled because nothing refers to it: keep it until it has ended";
+                if let Err(error) = PyErr::warn(py, &py.get_type::<PyResourceWarning>(), words, 1) {
+                    error.write_unraisable(py, None);
+                }
+                if let Some(current) = current {
+                    current.restore(py);
+                }
+            });
+        }
     }
 }
 
@@ -198,14 +224,14 @@ impl Transfer {
     /// Blocks until it has ended; other threads run meanwhile. TimeoutError after `timeout` seconds, and it goes on.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        if !self.0.is_done() && !blocked_on(py, self.0.finished(), timeout)? {
+        if !self.transfer.is_done() && !blocked_on(py, self.transfer.finished(), timeout)? {
             return Err(late(timeout));
         }
-        outcome(py, self.0.report().ok_or_else(|| late(timeout))?)
+        outcome(py, self.transfer.report().ok_or_else(|| late(timeout))?)
     }
 
     fn __await__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let (transfer, cancelled) = (Arc::clone(&self.0), Arc::clone(&self.0));
+        let (transfer, cancelled) = (Arc::clone(&self.transfer), Arc::clone(&self.transfer));
         let pending = Pending::new(py, async move {
             transfer.finished().await;
             Box::new(move |py: Python<'_>| match transfer.report() {
@@ -218,24 +244,25 @@ impl Transfer {
 
     /// Stops what has not been sent.
     fn cancel(&self) {
-        self.0.cancel();
+        self.cancelled.store(true, Ordering::Relaxed);
+        self.transfer.cancel();
     }
 
     /// Whether it has ended.
     #[getter]
     fn done(&self) -> bool {
-        self.0.is_done()
+        self.transfer.is_done()
     }
 
     /// Its report, well or not; None while it has not ended.
     #[getter]
     fn report(&self) -> Option<Report> {
-        self.0.report().map(Report)
+        self.transfer.report().map(Report)
     }
 
     /// A result when nothing of it can touch local memory any more.
     fn quiesce(&self, py: Python<'_>) -> Pending {
-        let quiesce = self.0.quiesce();
+        let quiesce = self.transfer.quiesce();
         Pending::new(py, async move {
             quiesce.await;
             Box::new(|py: Python<'_>| Ok(py.None())) as Finish

@@ -118,6 +118,14 @@ impl Region {
         Ok(Self::of(mapping, MemoryKind::Host))
     }
 
+    /// A region over memory that stays for ever, and an owner to watch.
+    #[cfg(test)]
+    pub(crate) fn of_static(bytes: &'static mut [u8], owner: impl Send + Sync + 'static) -> Self {
+        let base = NonNull::from(&mut *bytes).cast();
+        // SAFETY: the one reference to it ends here.
+        unsafe { Self::register(base, bytes.len(), owner) }.expect("a range of memory")
+    }
+
     fn of(mapping: Mapping, kind: MemoryKind) -> Self {
         // Ids are unique in the process, not only in an engine, so that a region handed to a wrong engine is noticed.
         static NEXT: AtomicU64 = AtomicU64::new(1);
