@@ -1,6 +1,7 @@
 //! The promises of kvrail as suites: each prints its figures and closes with PASS, FAIL, or SKIPPED where a part could not run.
 
 pub mod bad_input;
+pub mod bindings;
 pub mod clients;
 pub mod doctor;
 pub mod faults;
@@ -105,6 +106,11 @@ pub const ALL: &[Suite] = &[
         name: "rails",
         promise: "several TCP rails carry together what plain sockets carry on the same links, and a slow one holds up no fast one",
         run: |setting| Box::pin(async move { rails::run(&setting).await }),
+    },
+    Suite {
+        name: "bindings",
+        promise: "the transfer engine serves C, Python and programs written for Mooncake's: header and library agree, one wheel for all Pythons",
+        run: |setting| Box::pin(async move { bindings::run(&setting).await }),
     },
     Suite {
         name: "doctor",

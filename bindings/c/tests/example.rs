@@ -14,6 +14,7 @@ fn build_and_run(link: &[&str]) -> String {
 }
 
 fn assert_told(output: &str) {
+    println!("{output}");
     for line in
         ["every byte is right, 4194304 bytes landed", "the late write is refused: stale", "no late write has landed"]
     {
