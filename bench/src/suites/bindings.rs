@@ -61,7 +61,8 @@ fn python(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
 /// Interpreters that are here, can make environments, and are not the default one.
 fn others() -> Vec<&'static str> {
     let version = |python: &str| {
-        let asked = Command::new(python).args(["-c", "import ensurepip, sys, venv; print(sys.version_info[:2])"]).output();
+        let asked =
+            Command::new(python).args(["-c", "import ensurepip, sys, venv; print(sys.version_info[:2])"]).output();
         asked.ok().filter(|output| output.status.success()).map(|output| output.stdout)
     };
     let default = version("python3");
@@ -70,7 +71,8 @@ fn others() -> Vec<&'static str> {
 
 /// Tests that passed, by the closing lines of each test binary.
 fn passed(text: &str) -> u32 {
-    let counts = text.lines().filter_map(|line| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<u32>().ok());
+    let counts =
+        text.lines().filter_map(|line| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<u32>().ok());
     counts.sum()
 }
 

@@ -198,8 +198,7 @@ pub fn dlpack(capsule: &Bound<'_, PyAny>) -> PyResult<(usize, usize, i32, bool)>
     }
     let shape = dimensions(tensor.shape);
     let bits = usize::from(tensor.bits) * usize::from(tensor.lanes);
-    let sizes = shape.iter().map(|n| usize::try_from(*n).ok());
-    let elements = sizes.fold(Some(1usize), |all, n| all?.checked_mul(n?));
+    let elements = shape.iter().try_fold(1usize, |all, n| all.checked_mul(usize::try_from(*n).ok()?));
     let bytes = elements.and_then(|n| n.checked_mul(bits)).map(|bits| bits.div_ceil(8));
     let bytes = bytes.ok_or_else(|| PyValueError::new_err("dlpack: a size that no memory has"))?;
     let dense = tensor.strides.is_null() || {

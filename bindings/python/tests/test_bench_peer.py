@@ -4,6 +4,7 @@ import json
 import mmap
 
 import numpy as np
+import pytest
 
 from kvrail.bench_peer import Peer, _rails
 
@@ -16,7 +17,9 @@ def memory(fill):
     return block
 
 
-def test_a_target_and_an_initiator_move_slots_as_a_worker_asks_them_to():
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_target_and_an_initiator_move_slots_as_a_worker_asks_them_to(transport, monkeypatch):
+    monkeypatch.setenv("KVRAIL_TRANSPORT", transport)
     source, pool = memory(0), memory(0xEE)
     source[:] = np.random.default_rng(7).integers(0, 256, POOL, dtype=np.uint8)
     target, initiator = Peer("127.0.0.1", "target"), Peer("127.0.0.1", "init")
@@ -30,7 +33,12 @@ def test_a_target_and_an_initiator_move_slots_as_a_worker_asks_them_to():
     into = pool.reshape(slots, BLOCK)
     assert (into[b[:100]] == source.reshape(slots, BLOCK)[a[:100]]).all()
     assert (into[b[100:]] == 0xEE).all()
-    initiator.wait(initiator.submit(second))
+    # The pool is the tool's memory still: what it writes there is what goes out.
+    source[:BLOCK] += 1
+    sent = initiator.submit(second)
+    initiator.wait(sent)
+    initiator.write(first)
+    assert {kind for kind, _, _ in sent.report.rails} == {transport}
     assert (into[b] == source.reshape(slots, BLOCK)[a]).all()
     initiator.reconnect(info)
     initiator.write(first)

@@ -1,22 +1,26 @@
 """kvrail as a side of a measurement beside other engines: `Peer`, the class that such a tool loads by the module's name.
 
-The pool is memory that the tool has; it is registered and never copied. Between hosts, or network namespaces, TCP goes over every
-address of this host that begins like the one that was given (its first two numbers): one rail each.
+The pool is memory that the tool has. Over TCP it is registered where it lies. Over shared memory (`KVRAIL_TRANSPORT=shm`), whose
+sender's pool must be a memfd, a region is allocated and laid over the pool's addresses before anything is measured. Between hosts,
+or network namespaces, TCP goes over every address of this host that begins like the one that was given (its first two numbers).
 """
 
 from __future__ import annotations
 
 import base64
+import ctypes
 import fcntl
+import os
 import socket
 import struct
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ._native import Engine, Ops, Transfer
+from ._native import Engine, Ops, Region, Transfer
 
 #: Longest that a transfer may take, seconds: the tool bounds a measurement itself.
 _DEADLINE = 300.0
 _SIOCGIFADDR = 0x8915
+_MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 
 
 def _rails(ip: str) -> List[str]:
@@ -35,16 +39,36 @@ def _rails(ip: str) -> List[str]:
     return [f"{address}/24" for address in found if address.startswith(prefix)]
 
 
+def _laid_over(engine: Engine, address: int, length: int) -> Region:
+    """An allocated region that is seen at `address` as well; it begins with what was there."""
+    region = engine.allocate(length)
+    ctypes.memmove(region.address, address, length)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mremap.restype = ctypes.c_void_p
+    libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+    # Of a shared mapping, an old length of nothing means: the same pages a second time.
+    laid = libc.mremap(region.address, 0, length, _MREMAP_MAYMOVE | _MREMAP_FIXED, address)
+    if laid != address:
+        raise OSError(ctypes.get_errno(), "mremap over the pool")
+    return region
+
+
 class Peer:
     """One side: `target` lends its pool, `connect` is the side that writes into it."""
 
     def __init__(self, ip: str, role: str) -> None:
-        self._engine = Engine(listen=f"{ip}:0", tcp_rails=_rails(ip), transports=["tcp"])
+        self._transport = os.environ.get("KVRAIL_TRANSPORT", "tcp")
+        self._engine = Engine(listen=f"{ip}:0", tcp_rails=_rails(ip), transports=[self._transport])
         self._kept: Tuple[Any, ...] = ()
+
+    def _pool(self, addr: int, n: int) -> Region:
+        if self._transport == "shm":
+            return _laid_over(self._engine, addr, n)
+        return self._engine.register_pointer(addr, n)
 
     def target(self, addr: int, n: int) -> Dict[str, Any]:
         """Lends `n` bytes at `addr`; what the other side needs to write them."""
-        region = self._engine.register_pointer(addr, n)
+        region = self._pool(addr, n)
         lease = self._engine.grant(region, ttl=24 * 3600.0)
         self._kept = (region, lease)
         ticket = base64.b64encode(bytes(lease.ticket)).decode()
@@ -52,7 +76,7 @@ class Peer:
 
     def connect(self, addr: int, n: int, info: Dict[str, Any]) -> None:
         """Takes `n` bytes at `addr` as what is written from."""
-        self._region = self._engine.register_pointer(addr, n)
+        self._region = self._pool(addr, n)
         self.reconnect(info)
 
     def reconnect(self, info: Dict[str, Any]) -> None:

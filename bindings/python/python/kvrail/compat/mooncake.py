@@ -2,7 +2,8 @@
 
     from kvrail.compat.mooncake import TransferEngine          # was: from mooncake.engine import TransferEngine
 
-Methods, order of arguments and returned numbers are Mooncake's: 0 or -1, ids of batches that are 0 where there is none. What went
+Methods, their arguments and returned numbers are Mooncake's (0.3.13): 0 or -1, ids of batches that are 0 where there is none;
+`location` and `transport_hint` are taken and have nothing to choose. What went
 wrong is in the log (`kvrail.compat`) alone, as there. Beneath is an engine of kvrail, and no etcd: `host:port` names a
 directory (`_directory.py`) that tells whoever asks what is registered.
 
@@ -17,7 +18,7 @@ What this gives up, next to kvrail's own face:
 What it does not give up: `unregister_memory` returns 0 when no peer and no transfer touches the memory any more; a peer that
 comes back is connected to again; a refused batch has moved nothing late.
 
-Not there: GPU memory, `*_on_cuda`, `get_local_topology`, `get_engine`, and transfers to oneself. RDMA may be asked for and is not
+Not there: GPU memory, `*_on_cuda`, `get_local_topology`, `get_engine`, `warmup_efa_segment`, and transfers to oneself. RDMA may be asked for and is not
 used; the log says so.
 """
 
@@ -31,7 +32,7 @@ import os
 import socket
 import threading
 from enum import IntEnum
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .._native import Buffers, Engine, Lease, Peer, Region, group
 from ..errors import Error, PeerLost, Stale
@@ -145,14 +146,16 @@ class TransferEngine:
         """Lends memory to everybody. It must stay until `unregister_memory` has returned 0."""
         return self.batch_register_memory([buffer_addr], [capacity], location)
 
-    def batch_register_memory(self, buffer_addrs: Sequence[int], capacities: Sequence[int], location: str = "*") -> int:
+    def batch_register_memory(
+        self, buffer_addresses: Sequence[int], capacities: Sequence[int], location: str = "*"
+    ) -> int:
         """The same of several, all or none."""
-        if len(buffer_addrs) != len(capacities):
-            _log.error("%d addresses, %d lengths", len(buffer_addrs), len(capacities))
+        if len(buffer_addresses) != len(capacities):
+            _log.error("%d addresses, %d lengths", len(buffer_addresses), len(capacities))
             return -1
         try:
             engine = self._started()
-            regions = [engine.register_pointer(a, n) for a, n in zip(buffer_addrs, capacities)]
+            regions = [engine.register_pointer(a, n) for a, n in zip(buffer_addresses, capacities)]
             return self._lend(regions)
         except (Error, OSError, ValueError, OverflowError) as error:
             _log.error("memory was not registered: %s", error)
@@ -162,9 +165,9 @@ class TransferEngine:
         """Takes memory back. 0: nothing touches it any more."""
         return self.batch_unregister_memory([buffer_addr])
 
-    def batch_unregister_memory(self, buffer_addrs: Sequence[int]) -> int:
+    def batch_unregister_memory(self, buffer_addresses: Sequence[int]) -> int:
         """The same of several."""
-        wanted = set(buffer_addrs)
+        wanted = set(buffer_addresses)
         with self._lock:
             taken = [one for one in self._local.all if one.address in wanted]
             self._local = _Local([one for one in self._local.all if one.address not in wanted])
@@ -197,9 +200,13 @@ class TransferEngine:
         """Frees it."""
         return self.unregister_memory(buffer_addr)
 
-    def write_bytes_to_buffer(self, dest_address: int, src: bytes, length: int) -> int:
+    def write_bytes_to_buffer(self, dest_address: int, src: Union[bytes, str], length: int) -> int:
         """Copies bytes to an address."""
-        ctypes.memmove(dest_address, src, length)
+        data = src.encode() if isinstance(src, str) else src
+        if length > len(data):
+            _log.error("%d bytes are to be copied out of %d", length, len(data))
+            return -1
+        ctypes.memmove(dest_address, data, length)
         return 0
 
     def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
@@ -259,6 +266,7 @@ class TransferEngine:
         length: int,
         opcode: TransferOpcode,
         notify: Optional[TransferNotify] = None,
+        transport_hint: str = "",
     ) -> int:
         """Either way, with a word that follows."""
         return self._sync(target_hostname, [buffer], [peer_buffer_address], [length], _direction(opcode), notify)
@@ -271,6 +279,7 @@ class TransferEngine:
         lengths: List[int],
         opcode: TransferOpcode,
         notify: Optional[TransferNotify] = None,
+        transport_hint: str = "",
     ) -> int:
         """Either way, many runs, with a word that follows."""
         return self._sync(target_hostname, buffers, peer_buffer_addresses, lengths, _direction(opcode), notify)
@@ -306,6 +315,7 @@ class TransferEngine:
         peer_buffer_addresses: List[int],
         lengths: List[int],
         opcode: TransferOpcode,
+        transport_hint: str = "",
     ) -> int:
         """Begins either; an id for `get_batch_transfer_status`, or 0."""
         return self._async(target_hostname, buffers, peer_buffer_addresses, lengths, _direction(opcode))
@@ -356,12 +366,12 @@ class TransferEngine:
             notifies.append(TransferNotify(name, msg))
         return notifies
 
-    def send_probe(self, target_hostname: str) -> int:
+    def send_probe(self, peer_server_name: str) -> int:
         """0 if the peer answers, else -1."""
         try:
-            look_up(target_hostname)
+            look_up(peer_server_name)
         except (OSError, ValueError) as error:
-            _log.warning("%s does not answer: %s", target_hostname, error)
+            _log.warning("%s does not answer: %s", peer_server_name, error)
             return -1
         return 0
 
