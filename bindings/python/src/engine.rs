@@ -170,7 +170,7 @@ impl Engine {
     fn connect(&self, py: Python<'_>, address: &str, generation: Option<u64>) -> PyResult<Pending> {
         let wrong = |_| PyValueError::new_err(format!("address: {address:?} is not ADDRESS:PORT"));
         let (engine, address) = (self.0.clone(), address.parse().map_err(wrong)?);
-        Ok(Pending::new(py, async move {
+        Ok(Pending::begun(py, async move {
             let connected = engine.connect(address, generation).await;
             Box::new(move |py: Python<'_>| Ok(Py::new(py, Peer(connected.raise(py)?))?.into_any())) as Finish
         }))
@@ -221,9 +221,9 @@ impl Engine {
     }
 
     /// The next notification of a peer.
-    fn notification(&self, py: Python<'_>) -> Pending {
+    fn notification(&self) -> Pending {
         let notifications = self.0.notifications();
-        Pending::new(py, async move {
+        Pending::new(async move {
             let notification = notifications.recv().await;
             Box::new(move |py: Python<'_>| Ok(Py::new(py, Notification(notification))?.into_any())) as Finish
         })
@@ -243,7 +243,7 @@ impl Engine {
     /// Ends sessions, transfers and threads; the result is there when what was lent is fenced.
     fn shutdown(&self, py: Python<'_>) -> Pending {
         let engine = self.0.clone();
-        Pending::new(py, async move {
+        Pending::begun(py, async move {
             engine.shutdown().await;
             Box::new(|py: Python<'_>| Ok(py.None())) as Finish
         })
@@ -296,9 +296,9 @@ impl Peer {
     }
 
     /// A result when the session is over.
-    fn lost(&self, py: Python<'_>) -> Pending {
+    fn lost(&self) -> Pending {
         let peer = self.0.clone();
-        Pending::new(py, async move {
+        Pending::new(async move {
             peer.lost().await;
             Box::new(|py: Python<'_>| Ok(py.None())) as Finish
         })

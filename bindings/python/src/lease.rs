@@ -94,15 +94,15 @@ impl Lease {
     }
 
     /// Ends it. The result, the bytes that landed under it, is there when no byte can land any more.
-    fn revoke(&self, py: Python<'_>) -> Pending {
+    fn revoke(&self) -> Pending {
         self.0.begin_revoke();
-        self.fenced(py)
+        self.fenced()
     }
 
     /// The same result when it has ended and is fenced, whoever ended it.
-    fn fenced(&self, py: Python<'_>) -> Pending {
+    fn fenced(&self) -> Pending {
         let lease = Arc::clone(&self.0);
-        Pending::new(py, async move {
+        Pending::new(async move {
             let landed = lease.fenced().await.bytes_landed;
             Box::new(move |py: Python<'_>| Ok(landed.into_pyobject(py)?.into_any().unbind())) as Finish
         })

@@ -144,13 +144,13 @@ impl Region {
 
     /// Gives registered memory back to its owner: the result is there when no engine touches it any more. Leases on it must be
     /// revoked for that, and transfers end.
-    fn unregister(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn unregister(&self) -> PyResult<Pending> {
         let gone = self.gone.as_ref().ok_or_else(|| PyValueError::new_err("region: it was not registered"))?;
         let region = self.region.lock().take();
         // What is left of it may be dropped here, with the object that owns the bytes.
         drop(region);
         let raised = gone.raised();
-        Ok(Pending::new(py, async move {
+        Ok(Pending::new(async move {
             raised.await;
             Box::new(|py: Python<'_>| Ok(py.None())) as Finish
         }))

@@ -36,6 +36,15 @@ impl State {
         *self = Self::Done(finish(py));
     }
 
+    /// Looks whether it has ended; `waker` is woken when it does.
+    fn poll(&mut self, py: Python<'_>, waker: &Waker) {
+        if let Self::Running(future) = self
+            && let Poll::Ready(finish) = future.as_mut().poll(&mut Context::from_waker(waker))
+        {
+            self.settle(py, finish);
+        }
+    }
+
     fn result(&self, py: Python<'_>) -> Option<PyResult<Py<PyAny>>> {
         match self {
             Self::Running(_) => None,
@@ -54,15 +63,16 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Begins at once: futures of the engine post what they ask for when they are first polled.
-    pub fn new(py: Python<'_>, future: impl Future<Output = Finish> + Send + 'static) -> Self {
-        let mut state = State::Running(Box::pin(future));
-        if let State::Running(future) = &mut state
-            && let Poll::Ready(finish) = future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-        {
-            state.settle(py, finish);
-        }
-        Self { state: Mutex::new(state), cancel: None }
+    /// Looked at when it is waited for, and not before: what a result takes out of a queue stays there while nobody waits.
+    pub fn new(future: impl Future<Output = Finish> + Send + 'static) -> Self {
+        Self { state: Mutex::new(State::Running(Box::pin(future))), cancel: None }
+    }
+
+    /// The same, begun at once: futures that ask the engine for something do so when they are first polled.
+    pub fn begun(py: Python<'_>, future: impl Future<Output = Finish> + Send + 'static) -> Self {
+        let pending = Self::new(future);
+        pending.state.lock().poll(py, Waker::noop());
+        pending
     }
 
     /// The same, with what is to happen where the task that awaits it is cancelled.
@@ -96,12 +106,7 @@ impl Pending {
     fn poll(&self, py: Python<'_>, events: &Events, token: u64) -> PyResult<Option<(Py<PyAny>,)>> {
         let busy = || PyRuntimeError::new_err("a thread waits for this already");
         let mut state = self.state.try_lock().ok_or_else(busy)?;
-        if let State::Running(future) = &mut *state {
-            let waker = events.0.waker(token);
-            if let Poll::Ready(finish) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                state.settle(py, finish);
-            }
-        }
+        state.poll(py, &events.0.waker(token));
         Ok(state.result(py).transpose()?.map(|value| (value,)))
     }
 

@@ -232,7 +232,7 @@ impl Transfer {
 
     fn __await__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let (transfer, cancelled) = (Arc::clone(&self.transfer), Arc::clone(&self.transfer));
-        let pending = Pending::new(py, async move {
+        let pending = Pending::new(async move {
             transfer.finished().await;
             Box::new(move |py: Python<'_>| match transfer.report() {
                 Some(report) => outcome(py, report),
@@ -261,9 +261,9 @@ impl Transfer {
     }
 
     /// A result when nothing of it can touch local memory any more.
-    fn quiesce(&self, py: Python<'_>) -> Pending {
+    fn quiesce(&self) -> Pending {
         let quiesce = self.transfer.quiesce();
-        Pending::new(py, async move {
+        Pending::new(async move {
             quiesce.await;
             Box::new(|py: Python<'_>| Ok(py.None())) as Finish
         })

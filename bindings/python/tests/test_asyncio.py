@@ -130,6 +130,22 @@ def test_a_notification_is_not_lost_with_the_task_that_waited_for_it(pair):
     assert run(main()) == b"kept"
 
 
+def test_a_notification_waits_while_nobody_waits_for_it(pair):
+    owner, writer, peer = pair
+    pool, source = owner.allocate(64), writer.allocate(64)
+    lease = owner.grant(pool)
+    writer.submit(peer, source, lease.ticket, [(0, 0, 64)], notify=b"kept").wait(LONG)
+
+    async def main():
+        # Its task is cancelled before it has begun.
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(owner.notification(), 0)
+        owner.notification()
+        return (await owner.notification()).payload
+
+    assert run(main()) == b"kept"
+
+
 def test_threads_and_a_loop_share_an_engine(pair):
     owner, writer, peer = pair
     block, each = 4096, 50

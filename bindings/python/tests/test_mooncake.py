@@ -1,5 +1,6 @@
 """The engine that looks like Mooncake's, driven as SGLang's backend drives it: two processes, raw addresses, numbers."""
 
+import gc
 import inspect
 import json
 import os
@@ -7,11 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
+from functools import partial
 
 import numpy as np
 import pytest
 
+import kvrail
 from conftest import LONG, pattern
+from kvrail.compat._batch import Batch
 from kvrail.compat.mooncake import TransferEngine, TransferNotify, TransferOpcode
 
 LAYERS, PAGES, PAGE = 6, 64, 8192
@@ -225,6 +230,40 @@ def test_own_memory_given_back_is_free(decode):
     assert prefill.engine.transfer_sync_write(decode.session, address, decode.pointers[0], PAGE) == -1
     assert prefill.engine.register_memory(address, PAGES * PAGE) == 0
     assert prefill.engine.transfer_sync_write(decode.session, address, decode.pointers[0], PAGE) == 0
+
+
+def test_an_engine_that_nobody_keeps_takes_its_port_and_its_memory_along():
+    backend = Backend()
+    watch, session, pool = weakref.ref(backend.engine), backend.session_id, backend.pool
+    other = Backend()
+    assert other.engine.send_probe(session) == 0
+    assert backend.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == -1, "once"
+    del backend
+    gc.collect()
+    assert watch() is None
+    assert other.engine.send_probe(session) == -1
+    assert not any(layer.any() for layer in pool)
+
+
+def test_a_batch_that_is_refused_in_the_middle_has_stopped_what_it_began(slow_pair):
+    owner, writer, peer = slow_pair
+    length = 256 << 20
+    pool, source = owner.allocate(length), writer.allocate(length)
+    lease = owner.grant(pool)
+    begun = []
+
+    def submits():
+        begun.append(writer.submit(peer, source, lease.ticket, [(0, 0, length)]))
+        yield lambda: begun[0]
+        yield partial(writer.submit, peer, source, lease.ticket, [(0, length, 1)])
+
+    with pytest.raises(kvrail.SubmitError):
+        Batch(submits())
+    assert begun[0].done and begun[0].quiesce().wait(0) is None
+    landed = lease.bytes_landed
+    assert landed < length
+    source.view()[:] = np.full(length, 7, dtype=np.uint8)
+    assert not np.asarray(pool).any() and lease.bytes_landed == landed
 
 
 def test_managed_buffers_go_through_shared_memory(decode):

@@ -14,6 +14,7 @@ import socket
 import threading
 from dataclasses import dataclass
 from typing import Callable, List, Tuple
+from weakref import WeakMethod
 
 from .._native import Buffers, Ticket
 
@@ -39,11 +40,11 @@ class Entry:
 
 
 class Directory:
-    """The server: a thread that answers one connection after the other."""
+    """The server: a thread that answers one connection after the other. It does not keep the engine whose entries it tells."""
 
     def __init__(self, host: str, engine_port: int, entries: Callable[[], List[Entry]]) -> None:
         self._engine_port = engine_port
-        self._entries = entries
+        self._entries = WeakMethod(entries)
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.bind(address)
@@ -77,7 +78,8 @@ class Directory:
         def text(ticket: Ticket) -> str:
             return base64.b64encode(bytes(ticket)).decode()
 
-        buffers = [[e.address, e.length, text(e.write), text(e.read)] for e in self._entries()]
+        entries = self._entries()
+        buffers = [[e.address, e.length, text(e.write), text(e.read)] for e in (entries() if entries else [])]
         return json.dumps({_FORM: _FORM_VERSION, "port": self._engine_port, "buffers": buffers}).encode()
 
 

@@ -32,9 +32,10 @@ import os
 import socket
 import threading
 from enum import IntEnum
+from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from .._native import Buffers, Engine, Lease, Peer, Region, group
+from .._native import Buffers, Engine, Lease, Ops, Peer, Region, Transfer, group
 from ..errors import Error, PeerLost, Stale
 from ._batch import QUIESCE_MAX, Batch
 from ._directory import Directory, Entry, Segment, join, look_up, split
@@ -104,6 +105,11 @@ class TransferEngine:
         self._directory: Optional[Directory] = None
         self._timeout = _TIMEOUT_DEFAULT
 
+    def __del__(self) -> None:
+        directory = getattr(self, "_directory", None)
+        if directory is not None:
+            directory.close()
+
     # ---- starting
 
     def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str) -> int:
@@ -114,6 +120,9 @@ class TransferEngine:
         self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, metadata_type: str
     ) -> int:
         """The same; `metadata_type` has no meaning without a metadata server."""
+        if self._engine is not None:
+            _log.error("the engine is initialized already")
+            return -1
         if metadata_server != "P2PHANDSHAKE":
             _log.error("metadata server %r: only P2PHANDSHAKE is there, peers tell one another", metadata_server)
             return -1
@@ -128,9 +137,9 @@ class TransferEngine:
             self._timeout = max(_TIMEOUT_MIN, float(os.environ.get(_TIMEOUT_VARIABLE, _TIMEOUT_DEFAULT)))
             host = _host(local_hostname)
             ip = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0]
-            self._engine = Engine(listen=join(str(ip), 0), **self._settings)
-            _, port = split(self._engine.address)
-            self._directory = Directory(host, port, self._entries)
+            engine = Engine(listen=join(str(ip), 0), **self._settings)
+            self._directory = Directory(host, split(engine.address)[1], self._entries)
+            self._engine = engine
         except (Error, OSError, ValueError) as error:
             _log.error("no engine at %r: %s", local_hostname, error)
             return -1
@@ -435,7 +444,7 @@ class TransferEngine:
             return self._begin(target, runs, direction, True, notify)
         deadline = self._timeout + sum(runs[2]) / 1e9
 
-        def submit(part: Any, word: Optional[bytes] = None) -> Any:
+        def submit(part: Tuple[int, int, Ops], word: Optional[bytes] = None) -> Transfer:
             here, there, ops = part
             entry = remote.segment.entries[there]
             ticket = entry.write if direction == "write" else entry.read
@@ -445,9 +454,9 @@ class TransferEngine:
             )
 
         if notify is None or not groups:
-            return Batch([submit(part) for part in groups])
-        Batch([submit(part) for part in groups[:-1]]).wait()
-        return Batch([submit(groups[-1], json.dumps([notify.name, notify.msg]).encode())])
+            return Batch(partial(submit, part) for part in groups)
+        Batch(partial(submit, part) for part in groups[:-1]).wait()
+        return Batch([partial(submit, groups[-1], json.dumps([notify.name, notify.msg]).encode())])
 
     def _sync(
         self,
