@@ -29,11 +29,12 @@ def figure(name, value):
 
 def run(*command, **options):
     """Runs a program to its end, bounded; its output. Ends this one where it fails."""
+    words = [str(word) for word in command]
     done = subprocess.run(
-        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1500, **options
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1500, **options
     )
     if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}")
+        sys.exit(f"{' '.join(words)} failed:\n{done.stdout}")
     return done.stdout
 
 

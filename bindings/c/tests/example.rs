@@ -1,14 +1,15 @@
-//! The example in C is compiled as a reader would and run: against the shared and against the static library.
+//! Programs in C, compiled as a reader would and run: the example, against the shared and against the static library, and what
+//! callers get wrong.
 
 mod common;
 
 use common::{cc, here, library, run};
 
-fn build_and_run(link: &[&str]) -> String {
+fn build_and_run(source: &str, link: &[&str]) -> String {
     let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("two_engines");
+    let program = directory.path().join("program");
     let mut compile = cc();
-    compile.arg(here("examples/two_engines.c")).arg("-o").arg(&program).arg("-L").arg(library()).args(link);
+    compile.arg(here(source)).arg("-o").arg(&program).arg("-L").arg(library()).args(link);
     run(&mut compile).unwrap_or_else(|e| panic!("{e}"));
     run(std::process::Command::new("timeout").arg("120").arg(&program)).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -24,19 +25,21 @@ fn assert_told(output: &str) {
 
 #[test]
 fn the_example_runs_with_the_shared_library() {
-    let rpath = format!("-Wl,-rpath,{}", library().display());
-    assert_told(&build_and_run(&["-lkvrail_c", &rpath]));
+    assert_told(&build_and_run("examples/two_engines.c", &["-lkvrail_c", &rpath()]));
+}
+
+#[test]
+fn what_callers_get_wrong_is_told_by_number_and_by_name() {
+    let output = build_and_run("tests/wrong.c", &["-lkvrail_c", &rpath()]);
+    assert!(output.ends_with("all is as promised\n"), "{output}");
+}
+
+fn rpath() -> String {
+    format!("-Wl,-rpath,{}", library().display())
 }
 
 #[test]
 fn the_example_runs_with_the_static_library() {
-    assert_told(&build_and_run(&[
-        "-Wl,-Bstatic",
-        "-lkvrail_c",
-        "-Wl,-Bdynamic",
-        "-lpthread",
-        "-ldl",
-        "-lm",
-        "-lgcc_s",
-    ]));
+    let link = ["-Wl,-Bstatic", "-lkvrail_c", "-Wl,-Bdynamic", "-lpthread", "-ldl", "-lm", "-lgcc_s"];
+    assert_told(&build_and_run("examples/two_engines.c", &link));
 }

@@ -38,7 +38,8 @@ def initiator():
     engine, pool, pointers = start()
     for number, layer in enumerate(pool):
         layer[:] = np.random.default_rng(number).integers(0, 256, layer.shape, dtype=np.uint8)
-    other = subprocess.Popen([sys.executable, __file__, "target"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, __file__, "target"]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     session, theirs = json.loads(other.stdout.readline())
     pages = np.random.default_rng(0).permutation(PAGES)
     source = [base + int(page) * PAGE for base in pointers for page in pages]
@@ -53,7 +54,8 @@ def initiator():
     assert json.loads(other.stdout.readline()) == [int(layer.astype(np.uint64).sum()) for layer in pool]
     assert other.wait() == 0
     size = sum(lengths)
-    print(f"{len(source)} pages, {size / 1e6:.0f} MB in {took:.3f} s: {size / took / 1e9:.2f} GB/s, every layer's sum is right")
+    rate = size / took / 1e9
+    print(f"{len(source)} pages, {size / 1e6:.0f} MB in {took:.3f} s: {rate:.2f} GB/s, every layer's sum is right")
 
 
 target() if sys.argv[1:] == ["target"] else initiator()

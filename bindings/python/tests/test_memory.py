@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import time
 import weakref
 
 import numpy as np
@@ -123,8 +124,7 @@ def test_the_owner_is_kept_while_it_is_lent_and_let_go_afterwards(pair):
         gc.collect()
         if watch() is None:
             break
-        owner.notification
-        __import__("time").sleep(0.01)
+        time.sleep(0.01)
     assert watch() is None, "nothing can touch it any more"
 
 
