@@ -19,6 +19,7 @@
 //! | `pending` | what is waited for: blocking, or in an event loop |
 //! | `raise` | errors as exceptions |
 //! | `addresses` | raw addresses into ops, for `kvrail.compat` |
+//! | `_native` | what the package sees of all this |
 
 #![deny(unsafe_code)]
 
