@@ -1,6 +1,7 @@
 //! The promises of kvrail as suites: each prints its figures and closes with PASS, FAIL, or SKIPPED where a part could not run.
 
 pub mod bad_input;
+pub mod bindings;
 pub mod clients;
 pub mod doctor;
 pub mod faults;
@@ -124,6 +125,11 @@ pub const ALL: &[Suite] = &[
         name: "verbs-speed",
         promise: "over verbs the engine keeps up with a bare loop, and rings fewer doorbells than there are blocks",
         run: |setting| Box::pin(async move { verbs_speed::run(&setting).await }),
+    },
+    Suite {
+        name: "bindings",
+        promise: "the transfer engine serves C, Python and programs written for Mooncake's: header and library agree, one wheel for all Pythons",
+        run: |setting| Box::pin(async move { bindings::run(&setting).await }),
     },
     Suite {
         name: "doctor",
