@@ -5,6 +5,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::Parser;
 use kvrail_bench::far::{self, BenchError, FarSide, Wire};
+use kvrail_bench::suites::rails::fabric::{Fabric, Host};
 use kvrail_bench::transfer::{self, Missed, Options, Report};
 
 #[derive(Parser)]
@@ -15,6 +16,10 @@ struct Line {
 
 fn options(line: &str) -> Options {
     Line::parse_from(std::iter::once("bench").chain(line.split_whitespace())).options
+}
+
+fn this_program() -> Command {
+    Command::new(std::env::current_exe().expect("this program"))
 }
 
 fn far_command() -> FarSide {
@@ -184,9 +189,9 @@ impl Drop for Server {
     }
 }
 
-fn serve() -> (Server, String) {
-    let program = std::env::current_exe().expect("this program");
-    let mut child = Command::new(program).arg("serve").stdout(Stdio::piped()).spawn().expect("a server");
+/// A program that serves at an address, over rails; where.
+fn serve(mut program: Command, listen: &str, rails: &str) -> (Server, String) {
+    let mut child = program.args(["serve", listen, rails]).stdout(Stdio::piped()).spawn().expect("a server");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
     let address = line.trim().strip_prefix("serving at ").expect("where it serves").to_owned();
@@ -195,7 +200,8 @@ fn serve() -> (Server, String) {
 
 /// Peers that serve are told by address, over several rails, and one run after the other.
 fn peers_that_serve_are_used_over_rails() {
-    let (servers, addresses): (Vec<Server>, Vec<String>) = (0..2).map(|_| serve()).unzip();
+    let (servers, addresses): (Vec<Server>, Vec<String>) =
+        (0..2).map(|_| serve(this_program(), "127.0.0.1:0", "")).unzip();
     let to = addresses.join(",");
     for pattern in ["many-to-one", "all-to-all"] {
         let report = run(&format!(
@@ -212,16 +218,83 @@ fn peers_that_serve_are_used_over_rails() {
     assert!(matches!(&error, BenchError::Far(what) if what.contains(&addresses[0])), "{error}");
 }
 
+/// A rail that goes down costs no transfer: the other one carries what it had, and it comes back. Between two hosts out of
+/// network namespaces, where the system lets us make them.
+fn a_rail_that_goes_down_costs_no_transfer() {
+    let fabric = match Fabric::new(&[400, 400]) {
+        Ok(fabric) => fabric,
+        Err(why) => return println!("not looked at, no network namespaces here: {why}"),
+    };
+    let program = std::env::current_exe().expect("this program");
+    let listen = fabric.rail(Host::B, 0).replace("/24", ":0");
+    let (_server, to) = serve(fabric.command(Host::B, &program), &listen, &fabric.rails(Host::B));
+    let mut near = fabric.command(Host::A, &program);
+    near.args([
+        "near",
+        "--to",
+        &to,
+        "--rails",
+        &fabric.rails(Host::A),
+        "--block",
+        "64K",
+        "--batch",
+        "4",
+        "--pool",
+        "4M",
+    ]);
+    near.args(["--seconds", "4", "--warm-up", "300ms", "--fault", "rail:1:down@1s", "--fault", "rail:1:up@2500ms"]);
+    let output = near.output().expect("the near side");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let figures = &report.cells[0];
+    assert_eq!((figures.failed, figures.timeline.events.len()), (0, 2), "{figures:?}");
+    assert!(figures.rails.iter().all(|rail| rail.bytes > 0), "{figures:?}");
+    let landed: f64 = figures.timeline.gb_per_s[16..24].iter().sum();
+    assert!(landed > 0.0, "the other rail carried on: {:?}", figures.timeline);
+    // The rail that the talk goes over is not one to take down.
+    let mut near = fabric.command(Host::A, &program);
+    near.args([
+        "near",
+        "--to",
+        &to,
+        "--rails",
+        &fabric.rails(Host::A),
+        "--block",
+        "64K",
+        "--fault",
+        "rail:0:down@500ms",
+    ]);
+    let output = near.output().expect("the near side");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("--fault rail 0"), "{said}");
+}
+
+/// Runs the options and prints the report as JSON.
+fn near(line: &str) -> ExitCode {
+    match try_run(line) {
+        Ok(report) => println!("{}", serde_json::to_string(&report).expect("JSON")),
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
 fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
         Some("far-side") => return far::far_side().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Some("near") => return near(&words[1..].join(" ")),
         Some("serve") => {
-            let listen = "127.0.0.1:0".parse().expect("an address");
-            return far::serve(listen, &[], &[]).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+            let listen = words[1].parse().expect("an address");
+            let rails = words[2].split(',').filter(|rail| !rail.is_empty()).map(|rail| rail.parse().expect("a rail"));
+            return far::serve(listen, &rails.collect::<Vec<_>>(), &[])
+                .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
         }
         _ => {}
     }
-    let tests: [(&str, fn()); 12] = [
+    let tests: [(&str, fn()); 13] = [
         ("a_sweep_moves_and_verifies_every_byte", a_sweep_moves_and_verifies_every_byte),
         ("a_cell_of_time_ends_and_is_looked_at_afterwards", a_cell_of_time_ends_and_is_looked_at_afterwards),
         ("every_flow_of_a_pattern_moves_its_bytes", every_flow_of_a_pattern_moves_its_bytes),
@@ -234,6 +307,7 @@ fn main() -> ExitCode {
         ("rdma_without_its_device_is_the_engines_error", rdma_without_its_device_is_the_engines_error),
         ("a_far_side_that_says_nothing_is_an_error", a_far_side_that_says_nothing_is_an_error),
         ("peers_that_serve_are_used_over_rails", peers_that_serve_are_used_over_rails),
+        ("a_rail_that_goes_down_costs_no_transfer", a_rail_that_goes_down_costs_no_transfer),
     ];
     println!("\nrunning {} tests", tests.len());
     for (name, test) in tests {

@@ -159,9 +159,9 @@ impl Raw {
     }
 }
 
-/// The steps that lie within the measured time.
+/// The steps that lie whole within the measured time.
 fn within(landed: &[u64], seconds: f64) -> Vec<u64> {
-    let steps = (seconds / STEP.as_secs_f64()).ceil() as usize;
+    let steps = (seconds / STEP.as_secs_f64() + 1e-9) as usize;
     landed[..steps.min(landed.len())].to_vec()
 }
 

@@ -238,8 +238,9 @@ impl Run<'_> {
         match report.status {
             Ok(()) => {
                 if shape.verify {
-                    // Lanes of a thread wait for each other's looks: what the engine heard is when it was there.
-                    ended = report.last_landed.unwrap_or(ended);
+                    // Lanes of a thread wait for each other's looks: what the engine heard is when it was there. Nobody knows it
+                    // before `submit` has returned.
+                    ended = report.last_landed.unwrap_or(ended).max(started + posted);
                 }
                 if shape.verify && shape.cell.op == OpKind::Read {
                     self.flow.looks.add(blocks.look(place, tag, block));

@@ -14,10 +14,10 @@ impl Report {
     pub fn text(&self, timeline: bool) -> String {
         let machine = &self.machine;
         let mut out = format!(
-            "{}, {} flows between this process and {} peers; {} cores, Linux {}, TCP {}, huge pages {} (shared: {})\n",
+            "{}: {} between this process and {}; {} cores, Linux {}, TCP {}, huge pages {} (shared: {})\n",
             self.pattern,
-            self.flows.len(),
-            self.peers,
+            count(self.flows.len(), "flow"),
+            count(self.peers, "peer"),
             machine.cores,
             machine.kernel,
             machine.congestion_control,
@@ -55,7 +55,7 @@ impl Report {
         let lined = self.pattern_line_rate.is_some();
         let mut head = vec!["", "block", "batch", "under way", "streams", "GB/s"];
         head.extend(lined.then_some("of line"));
-        head.extend(["op/s", "post", "wire", "visible", "CPU s/GB", "waiting", "balance"]);
+        head.extend(["op/s", "post µs", "wire µs", "visible µs", "CPU s/GB", "waiting", "balance"]);
         head.extend((self.flows.len() > 1).then_some("fairness"));
         head.push("retried");
         let mut table = table(&head);
@@ -86,16 +86,19 @@ impl Report {
     }
 }
 
-/// p50/p99/p999 in one unit.
+/// `1 peer`, `2 peers`.
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// p50/p99/p999 in microseconds, three digits of each.
 fn three(times: &Percentiles) -> String {
-    let all = [times.p50_us, times.p99_us, times.p999_us];
-    let (scale, unit) = if times.p999_us >= 10_000.0 { (1e-3, "ms") } else { (1.0, "µs") };
-    let digits = |value: f64| match value * scale {
+    let digits = |micros: f64| match micros {
         small if small < 10.0 => format!("{small:.2}"),
         middle if middle < 100.0 => format!("{middle:.1}"),
         large => format!("{large:.0}"),
     };
-    format!("{} {unit}", all.map(digits).join("/"))
+    [times.p50_us, times.p99_us, times.p999_us].map(digits).join("/")
 }
 
 fn rails(figures: &Figures) -> String {
@@ -150,9 +153,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_percentiles_share_a_unit() {
-        let times = |p50_us, p999_us| Percentiles { p50_us, p99_us: p50_us, p999_us, ..Percentiles::default() };
-        assert_eq!(three(&times(1.234, 56.78)), "1.23/1.23/56.8 µs");
-        assert_eq!(three(&times(500.0, 12_345.0)), "0.50/0.50/12.3 ms");
+    fn percentiles_keep_three_digits() {
+        let times = Percentiles { p50_us: 1.234, p99_us: 56.78, p999_us: 12_345.6, ..Percentiles::default() };
+        assert_eq!(three(&times), "1.23/56.8/12346");
     }
 }

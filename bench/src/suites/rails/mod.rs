@@ -4,7 +4,7 @@
 //! Two hosts out of network namespaces, rails of 250 Mbit/s; in turns the engine and plain sockets, one connection a rail,
 //! each with its share of the blocks. The quick tier moves and checks bytes over two rails and judges no clock.
 
-mod fabric;
+pub mod fabric;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
