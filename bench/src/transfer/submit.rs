@@ -14,7 +14,7 @@ use kvrail_transfer::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::cell::OpKind;
+use super::cell::{Layout, OpKind};
 use super::checker::Notice;
 use super::member::{Blocks, Looks, tag};
 use super::order::{FlowDone, FlowId, Limit, Looked, Shape};
@@ -162,6 +162,13 @@ impl Run<'_> {
             ended?;
         }
         drop(running);
+        // What is still to be looked at belongs to this cell: its blocks lie elsewhere in the next one.
+        let Layout { laps, .. } = self.work.blocks.layout;
+        for place in lanes.start * laps..lanes.end * laps {
+            if !self.was_seen(place).await {
+                self.fail(&tally, &"the receiver did not say what it found");
+            }
+        }
         let mut done = tally.into_inner();
         done.turns = lanes.map(|lane| self.work.turns[lane].load(Ordering::Relaxed)).collect();
         Ok(done)
