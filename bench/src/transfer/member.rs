@@ -283,7 +283,7 @@ impl Running {
     fn begin(&mut self, meter: &Meter) {
         self.sampler = None;
         let received = self.shape.is_some_and(|shape| shape.cell.op == OpKind::Write) && self.wire != Wire::Rdma;
-        self.checker.take();
+        // What was found is counted from mark to mark: others may have begun a moment before.
         self.started = Usage::own();
         self.sampler = Some(Sampler::start(&self.engine, received, Arc::clone(meter)));
     }
