@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use kvrail_bench::far::BenchError;
+use kvrail_bench::setting::SettingError;
 use kvrail_node::NodeError;
 use kvrail_transfer::topology::TopologyError;
 
@@ -49,6 +51,8 @@ pub fn report(error: &anyhow::Error) -> Exit {
     let usage = |cause: &(dyn std::error::Error + 'static)| {
         cause.is::<ConfigError>()
             || cause.is::<TopologyError>()
+            || cause.is::<SettingError>()
+            || matches!(cause.downcast_ref(), Some(BenchError::Setting(_)))
             || matches!(cause.downcast_ref(), Some(NodeError::Model(_)))
             || matches!(cause.downcast_ref(), Some(ChildError::Ended { status, .. }) if status.code() == Some(Exit::Usage as i32))
     };

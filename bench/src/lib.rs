@@ -5,8 +5,9 @@
 //!
 //! Map: [`client`] a small OpenAI client · [`answer`] one answer, token by token · [`cluster`] real processes on
 //! loopback · [`prompts`] reproducible questions · [`suites`] the promises, one file each · [`stats`] interleaved rounds,
-//! medians with their intervals · [`usage`] CPU time and run-queue delay · [`transfer`] the transfer engine beside raw
-//! sockets and memcpy · [`serving`] separate pools beside one process · [`executor`] the executor beside
+//! medians with their intervals · [`usage`] CPU time and run-queue delay · [`far`] two sides and how they talk · [`content`]
+//! bytes that prove themselves · [`machine`] what figures hang on · [`setting`] what is wrong with a flag · [`transfer`] the transfer
+//! engine swept over shapes, patterns and faults · [`compare`] the engine beside raw sockets and memcpy · [`serving`] separate pools beside one process · [`executor`] the executor beside
 //! llama.cpp · [`show`] tables and progress · [`command`] `kvrail bench`.
 
 #![forbid(unsafe_code)]
@@ -15,9 +16,14 @@ pub mod answer;
 pub mod client;
 pub mod cluster;
 pub mod command;
+pub mod compare;
+pub mod content;
 pub mod executor;
+pub mod far;
+pub mod machine;
 pub mod prompts;
 pub mod serving;
+pub mod setting;
 pub mod show;
 pub mod stats;
 pub mod suites;

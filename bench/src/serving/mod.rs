@@ -19,10 +19,12 @@ use tokio::runtime::Runtime;
 use crate::answer::{Answer, Ask, ask};
 use crate::client::ClientError;
 use crate::cluster::{Cluster, ClusterError, Plan, Process};
+use crate::compare::AtOnce;
+use crate::far::{BenchError, FarSide, Wire};
+use crate::machine::Machine;
 use crate::prompts::text;
 use crate::show::progress;
 use crate::stats::{Interval, Rounds, Turn, interleave};
-use crate::transfer::{AtOnce, BenchError, FarSide, Machine, Wire};
 use crate::usage::Usage;
 
 mod report;
@@ -90,7 +92,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub rounds: usize,
     /// How the KV moves
-    #[arg(long, value_name = "TRANSPORT", default_value_t = Wire::Tcp)]
+    #[arg(long, value_name = "TRANSPORT", default_value_t = Wire::Tcp, value_parser = Wire::plain)]
     pub transport: Wire,
     /// Print JSON on stdout instead of tables
     #[arg(long)]

@@ -11,9 +11,10 @@ use serde::de::DeserializeOwned;
 
 use super::python::{environment, output};
 use super::{Findings, Setting, Tier};
+use crate::compare;
 use crate::executor;
+use crate::far::Wire;
 use crate::serving;
-use crate::transfer::{self, Wire};
 
 /// Throughput over TCP against two plain connections, at least.
 const TCP_FLOOR: f64 = 0.9;
@@ -72,8 +73,8 @@ fn bench<T: DeserializeOwned>(setting: &Setting, line: &str, model: Option<&str>
 fn transfer(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     let full = setting.tier == Tier::Full;
     let (blocks, rounds) = if full { (25_120, ROUNDS) } else { (2_048, 2) };
-    let line = format!("transfer --blocks {blocks} --block-bytes 32768 --rounds {rounds} --batch 100000 --verify");
-    let report: transfer::Report = bench(setting, &line, None)?;
+    let line = format!("compare --blocks {blocks} --block-bytes 32768 --rounds {rounds} --batch 100000 --verify");
+    let report: compare::Report = bench(setting, &line, None)?;
     print!("{}", report.text());
     for pair in &report.pairs {
         let name = &pair.names[0];

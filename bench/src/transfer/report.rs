@@ -1,308 +1,265 @@
-//! What the transfer bench found: JSON for machines, tables for people, and whether a floor was missed.
-
-use std::fs;
-use std::str::FromStr;
+//! What a sweep found, for machines; `table` shows it to people.
 
 use serde::{Deserialize, Serialize};
 
-use super::control::Wire;
-use super::shape::Shape;
-use crate::show::table;
-use crate::stats::{Interval, Measure, Rounds, Turn, coverage};
+use super::cell::Cell;
+use super::expect::{Missed, judge};
+use super::options::Options;
+use super::order::{FlowDone, Looked, Mark};
+use super::pattern::{Flow, Pattern, lines};
+use super::plan::Plan;
+use super::tally::{Event, Percentiles, STEP, Timeline, Times, jain};
+use super::units::Rate;
+use crate::far::Wire;
+use crate::machine::Machine;
+use crate::usage::Usage;
 
 /// All that was measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Where.
+    /// Where the command ran.
     pub machine: Machine,
-    /// Blocks of a transfer.
-    pub blocks: usize,
-    /// Bytes of a block.
-    pub block_bytes: usize,
-    /// The engine beside its baselines, for each transport; the first of a transport is the one that counts.
-    pub pairs: Vec<Pair>,
-    /// The one big submit, for each transport.
-    pub batches: Vec<Batch>,
-    /// Expectations that were missed, in words.
-    pub missed: Vec<String>,
+    /// Who moved bytes to whom.
+    pub pattern: Pattern,
+    /// The flows, members by number; 0 is the process of the command.
+    pub flows: Vec<Flow>,
+    /// The other members.
+    pub peers: usize,
+    /// The model whose KV it was.
+    pub preset: Option<String>,
+    /// Whether every transfer was looked at when its receiver was told.
+    pub verified: bool,
+    /// What the rails of one machine carry together.
+    pub line_rate: Option<Rate>,
+    /// What the pattern carries at line rate.
+    pub pattern_line_rate: Option<Rate>,
+    /// The cells, in the order in which they were measured.
+    pub cells: Vec<Figures>,
+    /// Expectations that do not hold.
+    pub missed: Vec<Missed>,
 }
 
-/// What the figures hang on.
+/// The figures of a cell.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Machine {
-    /// Cores.
-    pub cores: usize,
-    /// Kernel release.
-    pub kernel: String,
-    /// TCP congestion control; some cost much on loopback.
-    pub congestion_control: String,
-    /// Huge pages of ordinary memory, as the kernel says it.
-    pub huge_pages: String,
-    /// Huge pages of shared memory.
-    pub huge_pages_shared: String,
+pub struct Figures {
+    /// What was measured.
+    pub cell: Cell,
+    /// Transfers that ended well.
+    pub transfers: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// From the start to the end of the last one.
+    pub seconds: f64,
+    /// Throughput of all flows together.
+    pub gb_per_s: f64,
+    /// Blocks a second.
+    pub ops_per_s: f64,
+    /// The same in transfers.
+    pub transfers_per_s: f64,
+    /// What `submit` took.
+    pub post: Percentiles,
+    /// From the first slice on the wire to the last one visible.
+    pub wire: Percentiles,
+    /// From before `submit` to the caller's knowing that all is visible.
+    pub visible: Percentiles,
+    /// CPU-seconds of all members a GB.
+    pub cpu_s_per_gb: f64,
+    /// Threads of all members that were ready to run and had no core, on average.
+    pub waiting: f64,
+    /// Bytes of each rail, or stream where there are no rails.
+    pub rails: Vec<RailShare>,
+    /// Jain's index of these.
+    pub balance: f64,
+    /// Throughput of each flow, in the order of the report's flows.
+    pub flow_gb_per_s: Vec<f64>,
+    /// Jain's index of these.
+    pub fairness: f64,
+    /// Part of what the pattern carries at line rate.
+    pub of_line: Option<f64>,
+    /// Bytes sent again.
+    pub retried_bytes: u64,
+    /// Transfers that did not end well.
+    pub failed: u64,
+    /// Why the first of them did not.
+    pub first_failure: Option<String>,
+    /// Blocks whose every byte was looked at at the receiver; none was wrong.
+    pub blocks_verified: u64,
+    /// Throughput over time.
+    pub timeline: Timeline,
 }
 
-/// The engine over one transport beside the baseline of that transport.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Pair {
-    /// Which transport.
-    pub transport: Wire,
-    /// Whether the baseline has as many threads that move bytes as the engine: expectations are judged by it.
-    pub judged: bool,
-    /// The two contenders: kvrail, baseline.
-    pub names: [String; 2],
-    /// GB/s of each.
-    pub gb_per_s: [Interval; 2],
-    /// CPU-seconds a GB of each, both processes.
-    pub cpu_s_per_gb: [Interval; 2],
-    /// Throughput, kvrail to baseline, same round.
-    pub ratio: Interval,
-    /// CPU-seconds a GB, kvrail to baseline, same round.
-    pub cpu_ratio: Interval,
-    /// Threads that waited for a core, on average, of each: how crowded the machine was.
-    pub waiting: [Interval; 2],
-    /// Rounds that counted.
-    pub kept: usize,
-    /// Rounds thrown away for excess run-queue delay.
-    pub discarded: usize,
-    /// Blocks that the receiver looked at, byte for byte, in these rounds; none was wrong.
-    pub blocks_verified: usize,
-    /// Every round that counted.
-    pub rounds: Vec<Vec<Measure>>,
+/// What one rail moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RailShare {
+    /// `rail 0`, or `stream 0` where no rails were given.
+    pub name: String,
+    /// Payload bytes that landed.
+    pub bytes: u64,
 }
 
-/// Many small descriptors in one submit.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Batch {
-    /// Which transport.
-    pub transport: Wire,
-    /// How many.
-    pub descriptors: usize,
-    /// Bytes of each.
-    pub descriptor_bytes: usize,
-    /// What `submit` takes a descriptor, in nanoseconds.
-    pub submit_ns: f64,
-    /// What the whole transfer takes a descriptor, in nanoseconds.
-    pub total_ns: f64,
+/// What members said of a cell.
+pub(super) struct Raw {
+    pub(super) cell: Cell,
+    pub(super) flows: usize,
+    pub(super) done: Vec<FlowDone>,
+    pub(super) marks: Vec<Mark>,
+    pub(super) looked: Looked,
+    pub(super) events: Vec<Event>,
+    /// Pairs of rails; 0 where none were given.
+    pub(super) rails: usize,
+    pub(super) line: Option<Rate>,
 }
 
-impl Pair {
-    /// The engine, contender 0, beside contender `other`.
-    pub(super) fn new(
-        transport: Wire,
-        names: [String; 2],
-        rounds: &Rounds<Measure>,
-        other: usize,
-        blocks_verified: usize,
-    ) -> Option<Self> {
-        let both = |figure: fn(&Measure) -> f64| Some([rounds.median(0, figure)?, rounds.median(other, figure)?]);
-        Some(Self {
-            transport,
-            judged: other == 1,
-            names,
-            gb_per_s: both(|m| m.rate() / 1e9)?,
-            cpu_s_per_gb: both(|m| m.cost() * 1e9)?,
-            ratio: rounds.ratio(0, other, Measure::rate)?,
-            cpu_ratio: rounds.ratio(0, other, Measure::cost)?,
-            waiting: both(Measure::waiting)?,
-            kept: rounds.kept.len(),
-            discarded: rounds.discarded,
-            blocks_verified,
-            rounds: rounds.kept.iter().map(|round| vec![round[0], round[other]]).collect(),
-        })
-    }
-}
-
-/// An expectation of the command line.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Expect {
-    /// Throughput against the baseline, at least; of one transport or of each.
-    Speed(Option<Wire>, f64),
-    /// CPU-seconds a GB against the baseline's, at most; of each transport.
-    Cpu(f64),
-}
-
-/// Not an expectation.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected RATIO, tcp=RATIO, shm=RATIO or cpu=RATIO with a positive number, not `{0}`")]
-pub struct ExpectError(String);
-
-impl FromStr for Expect {
-    type Err = ExpectError;
-
-    fn from_str(text: &str) -> Result<Self, ExpectError> {
-        let (what, ratio) = text.split_once('=').unwrap_or(("", text));
-        let error = || ExpectError(text.to_owned());
-        let ratio: f64 = ratio.parse().ok().filter(|r: &f64| r.is_finite() && *r > 0.0).ok_or_else(error)?;
-        match what {
-            "" => Ok(Self::Speed(None, ratio)),
-            "tcp" => Ok(Self::Speed(Some(Wire::Tcp), ratio)),
-            "shm" => Ok(Self::Speed(Some(Wire::Shm), ratio)),
-            "cpu" => Ok(Self::Cpu(ratio)),
-            _ => Err(error()),
+impl Raw {
+    /// Makes the figures.
+    pub(super) fn figures(self) -> Figures {
+        let Self { cell, done, marks, .. } = &self;
+        let sum = |what: fn(&FlowDone) -> u64| done.iter().map(what).sum::<u64>();
+        let (transfers, bytes) = (sum(|flow| flow.transfers), sum(|flow| flow.bytes));
+        let seconds = done.iter().map(|flow| flow.seconds).fold(0.0, f64::max);
+        let a_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+        let all = |times: fn(&FlowDone) -> &Times| {
+            let mut sum = Times::default();
+            done.iter().for_each(|flow| sum.add(times(flow)));
+            sum.percentiles()
+        };
+        let usage: Usage = marks.iter().map(|mark| mark.usage).sum();
+        let mut flow_gb_per_s = vec![0.0; self.flows];
+        for flow in done {
+            if let Some(rate) = flow_gb_per_s.get_mut(flow.flow as usize) {
+                *rate = a_second(flow.bytes as f64) / 1e9;
+            }
+        }
+        let rails = rails(cell, done, self.rails);
+        let landed: Vec<Vec<u64>> = marks.iter().map(|mark| within(&mark.landed, seconds)).collect();
+        Figures {
+            cell: *cell,
+            transfers,
+            bytes,
+            seconds,
+            gb_per_s: a_second(bytes as f64) / 1e9,
+            ops_per_s: a_second(transfers as f64 * cell.batch as f64),
+            transfers_per_s: a_second(transfers as f64),
+            post: all(|flow| &flow.post),
+            wire: all(|flow| &flow.wire),
+            visible: all(|flow| &flow.visible),
+            cpu_s_per_gb: if bytes > 0 { usage.cpu.as_secs_f64() / bytes as f64 * 1e9 } else { 0.0 },
+            waiting: a_second(usage.delay.as_secs_f64()),
+            balance: jain(&rails.iter().map(|rail| rail.bytes as f64).collect::<Vec<_>>()).unwrap_or(0.0),
+            rails,
+            fairness: jain(&flow_gb_per_s).unwrap_or(0.0),
+            flow_gb_per_s,
+            of_line: self.line.map(|line| a_second(bytes as f64) / line.0),
+            retried_bytes: sum(|flow| flow.retried_bytes),
+            failed: sum(|flow| flow.failed),
+            first_failure: done.iter().find_map(|flow| flow.first_failure.clone()),
+            blocks_verified: self.looked.looked_at,
+            timeline: Timeline::sum(&landed, self.events),
         }
     }
 }
 
+/// The steps that lie whole within the measured time.
+fn within(landed: &[u64], seconds: f64) -> Vec<u64> {
+    let steps = (seconds / STEP.as_secs_f64() + 1e-9) as usize;
+    landed[..steps.min(landed.len())].to_vec()
+}
+
+/// Bytes by rail, those that moved none among them: the engine lays streams over pairs of rails in turns.
+fn rails(cell: &Cell, done: &[FlowDone], pairs: usize) -> Vec<RailShare> {
+    let (name, count) = if pairs > 0 { ("rail", pairs) } else { ("stream", usize::from(cell.streams)) };
+    let mut bytes = vec![0; count];
+    for &(_, stream, moved) in done.iter().flat_map(|flow| &flow.streams) {
+        bytes[usize::from(stream) % count] += moved;
+    }
+    bytes.into_iter().enumerate().map(|(n, bytes)| RailShare { name: format!("{name} {n}"), bytes }).collect()
+}
+
 impl Report {
-    pub(super) fn new(shape: &Shape) -> Self {
+    pub(super) fn new(plan: &Plan, options: &Options, line_rate: Option<Rate>) -> Self {
         Self {
             machine: Machine::here(),
-            blocks: shape.blocks,
-            block_bytes: shape.block_bytes,
-            pairs: Vec::new(),
-            batches: Vec::new(),
+            pattern: options.pattern,
+            pattern_line_rate: line_rate.map(|rate| Rate(rate.0 * lines(&plan.flows) as f64)),
+            flows: plan.flows.clone(),
+            peers: plan.peers,
+            preset: options.preset.map(|preset| {
+                let tokens = options.tokens;
+                format!("{}, {tokens} tokens ({})", preset.name, preset.source)
+            }),
+            verified: options.verify,
+            line_rate,
+            cells: Vec::new(),
             missed: Vec::new(),
         }
     }
 
-    /// Notes what the pairs that count miss. A median counts; its interval says how sure it is.
-    pub(super) fn judge(&mut self, expectations: &[Expect]) {
-        for expectation in expectations {
-            let mut judged = 0;
-            for pair in self.pairs.iter().filter(|pair| pair.judged) {
-                let (holds, is, wanted) = match *expectation {
-                    Expect::Speed(wire, floor) if wire.is_none_or(|w| w == pair.transport) => {
-                        (pair.ratio.median >= floor, pair.ratio, format!("throughput ≥ {floor} × the baseline's"))
-                    }
-                    Expect::Cpu(ceiling) => {
-                        let wanted = format!("CPU-seconds a GB ≤ {ceiling} × the baseline's");
-                        (pair.cpu_ratio.median <= ceiling, pair.cpu_ratio, wanted)
-                    }
-                    Expect::Speed(..) => continue,
-                };
-                judged += 1;
-                if !holds {
-                    self.missed.push(format!("{}: {wanted} was expected, it is {is}", pair.transport));
-                }
-            }
-            if judged == 0 {
-                self.missed.push(format!("{expectation:?} was expected of a transport that was not measured"));
+    /// Notes what was expected and is not there.
+    pub(super) fn judge(&mut self, options: &Options) {
+        let mut best: Vec<(Wire, f64)> = Vec::new();
+        for figures in &self.cells {
+            let rate = figures.gb_per_s * 1e9;
+            match best.iter_mut().find(|(wire, _)| *wire == figures.cell.wire) {
+                Some((_, most)) => *most = most.max(rate),
+                None => best.push((figures.cell.wire, rate)),
             }
         }
+        self.missed = judge(&options.expect, &best, self.pattern_line_rate);
     }
-
-    /// Tables for people.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let machine = &self.machine;
-        let mut out = format!(
-            "{} blocks of {} bytes, scattered on both sides; {} cores, Linux {}, TCP {}, huge pages {} (shared: {})\n",
-            self.blocks,
-            self.block_bytes,
-            machine.cores,
-            machine.kernel,
-            machine.congestion_control,
-            machine.huge_pages,
-            machine.huge_pages_shared,
-        );
-        let likely = coverage(self.pairs.iter().flat_map(|pair| [pair.ratio, pair.cpu_ratio]));
-        let ratios = [format!("ratio [{likely}]"), format!("CPU ratio [{likely}]")];
-        let mut table = table(&["", "GB/s", "CPU s/GB", &ratios[0], &ratios[1], "rounds", "waiting"]);
-        for pair in &self.pairs {
-            for side in 0..2 {
-                let ratio = |of: &Interval| if side == 0 { of.to_string() } else { String::new() };
-                table.add_row([
-                    pair.names[side].clone(),
-                    format!("{:.2}", pair.gb_per_s[side].median),
-                    format!("{:.3}", pair.cpu_s_per_gb[side].median),
-                    ratio(&pair.ratio),
-                    ratio(&pair.cpu_ratio),
-                    if side == 0 { format!("{} (−{})", pair.kept, pair.discarded) } else { String::new() },
-                    format!("{:.2}", pair.waiting[side].median),
-                ]);
-            }
-        }
-        out += &format!("{table}\nratio: kvrail to the baseline of the same round; rounds: kept (− disturbed)\n");
-        if self.pairs.iter().any(|pair| !pair.judged) {
-            out += "what counts is the first baseline of a transport, which has as many threads that move bytes\n";
-        }
-        for batch in &self.batches {
-            out += &format!(
-                "{}: {} descriptors of {} bytes in one submit: {:.0} ns a descriptor to submit, {:.0} ns to move\n",
-                batch.transport, batch.descriptors, batch.descriptor_bytes, batch.submit_ns, batch.total_ns,
-            );
-        }
-        out
-    }
-}
-
-impl Machine {
-    /// This one.
-    #[must_use]
-    pub fn here() -> Self {
-        let read = |path: &str| fs::read_to_string(path).map_or_else(|_| "?".into(), |s| s.trim().to_owned());
-        let chosen = |path: &str| {
-            let all = read(path);
-            all.split_once('[')
-                .and_then(|(_, rest)| rest.split_once(']'))
-                .map_or(all.clone(), |(one, _)| one.to_owned())
-        };
-        Self {
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control"),
-            huge_pages: chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
-            huge_pages_shared: chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
-        }
-    }
-}
-
-/// Memory that can be had, in bytes, where the kernel tells.
-pub(super) fn memory_available() -> Option<usize> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
-    line.split_whitespace().nth(1)?.parse::<usize>().ok().map(|kib| kib * 1024)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::transfer::OpKind;
 
-    fn report() -> Report {
-        let measure = |work: f64, cpu_seconds: f64| Measure { work, seconds: 1.0, cpu_seconds, delay_seconds: 0.0 };
-        // Two baselines: the first counts, the second is far slower.
-        let round = vec![measure(8e9, 3.0), measure(1e10, 2.5), measure(1e9, 9.0)];
-        let rounds = Rounds { kept: vec![round; 9], discarded: 2 };
-        let shape = Shape { slots: 1, blocks: 1, block_bytes: 8, seed: 0 };
-        let mut report = Report::new(&shape);
-        for (other, name) in [(1, "plain"), (2, "slow")] {
-            let names = ["kvrail over tcp".into(), name.into()];
-            report.pairs.push(Pair::new(Wire::Tcp, names, &rounds, other, 9).unwrap());
+    fn done(flow: u32, bytes: u64, seconds: f64, streams: &[(u8, u64)]) -> FlowDone {
+        let mut done = FlowDone { flow, transfers: 10, bytes, seconds, ..FlowDone::default() };
+        done.visible.record(Duration::from_micros(100 * (u64::from(flow) + 1)));
+        streams.iter().for_each(|&(stream, bytes)| done.moved(Wire::Tcp, stream, bytes));
+        done
+    }
+
+    fn raw(rails: usize) -> Raw {
+        let usage = Usage { cpu: Duration::from_secs(1), delay: Duration::from_millis(500) };
+        Raw {
+            cell: Cell {
+                wire: Wire::Tcp,
+                op: OpKind::Write,
+                block_bytes: 4096,
+                batch: 8,
+                in_flight: 1,
+                threads: 1,
+                streams: 4,
+            },
+            flows: 3,
+            done: vec![done(0, 3_000_000_000, 2.0, &[(0, 1), (3, 2)]), done(1, 1_000_000_000, 1.0, &[(1, 4)])],
+            marks: vec![Mark { usage, landed: vec![1; 40], looked: Looked::default() }; 2],
+            looked: Looked { wrong: 0, looked_at: 7 },
+            events: Vec::new(),
+            rails,
+            line: Some(Rate(4e9)),
         }
-        report
     }
 
     #[test]
-    fn floors_and_ceilings_are_read_or_refused() {
-        assert_eq!("0.9".parse(), Ok(Expect::Speed(None, 0.9)));
-        assert_eq!("shm=0.85".parse(), Ok(Expect::Speed(Some(Wire::Shm), 0.85)));
-        assert_eq!("cpu=1.3".parse(), Ok(Expect::Cpu(1.3)));
-        for bad in ["", "tcp=", "udp=1", "-1", "nan", "0", "cpu=inf"] {
-            assert!(bad.parse::<Expect>().is_err(), "{bad}");
-        }
+    fn figures_are_sums_over_flows_and_members() {
+        let figures = raw(0).figures();
+        assert_eq!((figures.gb_per_s, figures.ops_per_s, figures.of_line), (2.0, 80.0, Some(0.5)));
+        assert_eq!((figures.cpu_s_per_gb, figures.waiting), (0.5, 0.5));
+        assert_eq!(figures.flow_gb_per_s, [1.5, 0.5, 0.0], "a flow that moved nothing is one");
+        assert!((figures.fairness - 4.0 / (3.0 * 2.5)).abs() < 1e-9);
+        assert_eq!(figures.visible.samples, 2);
+        assert_eq!(figures.timeline.gb_per_s.len(), 20, "the idle time afterwards is none of it");
     }
 
     #[test]
-    fn a_missed_floor_is_told_and_a_met_one_is_not() {
-        // 0.8 of the throughput, 0.375 against 0.25 CPU-seconds a GB.
-        let missed = |expectations: &[&str]| {
-            let mut report = report();
-            let expectations: Vec<Expect> = expectations.iter().map(|e| e.parse().unwrap()).collect();
-            report.judge(&expectations);
-            report.missed
-        };
-        assert!(missed(&["0.8", "tcp=0.79", "cpu=1.5"]).is_empty());
-        assert_eq!(missed(&["0.81"]).len(), 1);
-        assert_eq!(missed(&["cpu=1.49"]).len(), 1);
-        assert_eq!(missed(&["shm=0.1"]).len(), 1, "what was not measured does not hold");
-    }
-
-    #[test]
-    fn the_report_shows_ratio_and_rounds() {
-        let text = report().text();
-        assert!(text.contains("0.800 [0.800, 0.800]") && text.contains("9 (−2)"), "{text}");
-        assert!(text.contains("slow") && text.contains("8.000 [8.000, 8.000]"), "{text}");
-        assert!(serde_json::to_string(&report()).unwrap().contains("\"transport\":\"tcp\""));
+    fn streams_are_laid_over_rails_and_idle_ones_are_told() {
+        let bytes = |rails| raw(rails).figures().rails.iter().map(|rail| rail.bytes).collect::<Vec<_>>();
+        assert_eq!(bytes(0), [1, 4, 0, 2]);
+        assert_eq!(bytes(2), [1, 6]);
+        assert_eq!(raw(2).figures().rails[1].name, "rail 1");
     }
 }

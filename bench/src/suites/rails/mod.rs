@@ -4,7 +4,7 @@
 //! Two hosts out of network namespaces, rails of 250 Mbit/s; in turns the engine and plain sockets, one connection a rail,
 //! each with its share of the blocks. The quick tier moves and checks bytes over two rails and judges no clock.
 
-mod fabric;
+pub mod fabric;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -13,7 +13,7 @@ use fabric::{Fabric, Host};
 
 use super::python::output;
 use super::{Findings, Setting, Tier};
-use crate::transfer::{Pair, Report};
+use crate::compare::{Pair, Report};
 
 /// Throughput over equal rails against plain sockets on the same links, at least.
 const EQUAL_FLOOR: f64 = 0.98;
@@ -101,7 +101,7 @@ fn compare(setting: &Setting, mbits: &[u32], blocks: usize, rounds: usize) -> Re
     let fabric = Fabric::new(mbits)?;
     let receiver = Receiver::start(setting, &fabric)?;
     let mut near = fabric.command(Host::A, &setting.binary);
-    near.args(["bench", "transfer", "--json", "--verify", "--batch", "0", "--transports", "tcp"]);
+    near.args(["bench", "compare", "--json", "--verify", "--batch", "0", "--transports", "tcp"]);
     near.args(["--to", &receiver.address, "--rails", &fabric.rails(Host::A), "--block-bytes", &BLOCK.to_string()]);
     near.args(["--blocks", &blocks.to_string(), "--rounds", &rounds.to_string(), "--seed", &setting.seed.to_string()]);
     let (ok, text) = output(&near)?;

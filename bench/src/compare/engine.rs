@@ -9,9 +9,10 @@ use kvrail_transfer::{
     Region, TenantId, TransferRequest,
 };
 
-use super::control::{Ask, Far, FarSide, Place, Reply, Wire};
-use super::shape::{Check, Shape, fill};
-use super::{BenchError, Contender, Run, told};
+use super::shape::{Check, Shape};
+use super::{Contender, Run, told};
+use crate::content::fill;
+use crate::far::{Ask, BenchError, Far, FarSide, Place, Reply, Wire};
 use crate::usage::Usage;
 
 /// Longest that a transfer may take.

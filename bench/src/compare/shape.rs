@@ -1,16 +1,12 @@
-//! What is moved: blocks scattered on both sides, with contents that both sides can compute.
-//!
-//! Source and destination slots come from two random permutations, so that no two blocks are neighbours on both sides
-//! and nothing can be merged. Each transfer has a tag of its own and every word depends on it: bytes of an earlier
-//! transfer, of another block, or from another place in the block are seen to be wrong.
+//! What is moved: blocks scattered on both sides. Source and destination slots come from two random permutations, so that no
+//! two blocks are neighbours on both sides and nothing can be merged.
 
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Odd constant of the content's arithmetic progression within a block (fractional part of the golden ratio).
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+use crate::content::holds;
 
 /// Number, size and seed of the blocks of a transfer. Both sides derive the same slots from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,32 +50,6 @@ impl Shape {
     }
 }
 
-/// First word of what slot `slot` of the source holds under `tag`.
-fn first_word(tag: u64, slot: usize) -> u64 {
-    SmallRng::seed_from_u64(tag ^ (slot as u64).wrapping_mul(STEP).rotate_left(32)).random()
-}
-
-/// Writes what source slot `slot` holds under `tag`.
-pub fn fill(tag: u64, slot: usize, block: &mut [u8]) {
-    let mut word = first_word(tag, slot);
-    for bytes in block.chunks_exact_mut(8) {
-        bytes.copy_from_slice(&word.to_le_bytes());
-        word = word.wrapping_add(STEP);
-    }
-}
-
-/// Whether `block` holds, byte for byte, what [`fill`] writes.
-#[must_use]
-pub fn holds(tag: u64, slot: usize, block: &[u8]) -> bool {
-    let mut word = first_word(tag, slot);
-    let mut wrong = 0;
-    for bytes in block.chunks_exact(8) {
-        wrong |= u64::from_le_bytes(bytes.try_into().unwrap_or_default()) ^ word;
-        word = word.wrapping_add(STEP);
-    }
-    wrong == 0 && block.len().is_multiple_of(8)
-}
-
 /// How much of what arrived is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Check {
@@ -116,6 +86,7 @@ impl Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::content::fill;
 
     const SHAPE: Shape = Shape { slots: 100, blocks: 80, block_bytes: 64, seed: 5 };
 
@@ -132,20 +103,6 @@ mod tests {
         }
         let merging = moves.windows(2).filter(|w| w[1].0 == w[0].0 + 1 && w[1].1 == w[0].1 + 1).count();
         assert_eq!(merging, 0);
-    }
-
-    #[test]
-    fn every_flipped_bit_and_every_misplaced_or_stale_block_is_seen() {
-        let mut block = vec![0; 64];
-        fill(7, 3, &mut block);
-        assert!(holds(7, 3, &block) && !holds(8, 3, &block) && !holds(7, 4, &block));
-        for bit in 0..512 {
-            block[bit / 8] ^= 1 << (bit % 8);
-            assert!(!holds(7, 3, &block), "bit {bit}");
-            block[bit / 8] ^= 1 << (bit % 8);
-        }
-        block.rotate_left(8);
-        assert!(!holds(7, 3, &block));
     }
 
     #[test]

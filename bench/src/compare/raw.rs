@@ -20,9 +20,12 @@ use kvrail_transfer::{Region, TcpRail};
 use memmap2::{Advice, MmapMut};
 use rustix::net::sockopt;
 
-use super::control::{Ask, Far, FarSide, Place, Reply};
-use super::shape::{Check, Shape, fill};
-use super::{BenchError, Contender, Machine, Run, told};
+use super::shape::{Check, Shape};
+use super::{Contender, Run, told};
+use crate::content::fill;
+use crate::far::{Ask, BenchError, Far, FarSide, Place, Reply};
+use crate::machine::Machine;
+use crate::setting::SettingError;
 use crate::stats::Measure;
 use crate::usage::Usage;
 
@@ -157,8 +160,9 @@ impl Sockets {
         };
         let rails = near.rails.len();
         if rails > 0 && rails != addresses.len() {
-            let what = format!("{rails} rails here and {} there: plain sockets want as many", addresses.len());
-            return Err(BenchError::Setting(what));
+            let wanted =
+                format!("as many as the far side has, which are {}: plain sockets pair them by order", addresses.len());
+            return Err(SettingError::new("rails", rails, wanted).into());
         }
         let mut streams = Vec::with_capacity(addresses.len() * connections);
         for (number, address) in addresses.into_iter().enumerate() {

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use kvrail_transfer::{TcpRail, TransportKind};
+use kvrail_transfer::{RdmaRail, TcpRail};
 use serde::{Deserialize, Serialize};
 
-use super::BenchError;
-use super::shape::{Check, Shape};
+use super::{BenchError, Wire};
+use crate::compare::{Check, Shape};
+use crate::transfer::{Order, Word};
 use crate::usage::Usage;
 
 /// How long a far side on another machine may take to be reached.
@@ -45,6 +46,8 @@ pub enum Ask {
         /// What to look at.
         check: Check,
     },
+    /// To a member of a sweep.
+    Member(Order),
 }
 
 /// What the far side answers.
@@ -73,35 +76,10 @@ pub enum Reply {
         /// Blocks looked at.
         looked_at: usize,
     },
+    /// Of a member of a sweep.
+    Member(Word),
     /// It did not work.
     Failed(String),
-}
-
-/// A transport by the name that the command line uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Wire {
-    /// TCP streams.
-    Tcp,
-    /// Shared memory.
-    Shm,
-}
-
-impl Wire {
-    /// The engine's name for it.
-    #[must_use]
-    pub fn kind(self) -> TransportKind {
-        match self {
-            Self::Tcp => TransportKind::Tcp,
-            Self::Shm => TransportKind::Shm,
-        }
-    }
-}
-
-impl std::fmt::Display for Wire {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if *self == Self::Tcp { "tcp" } else { "shm" })
-    }
 }
 
 /// Where one side of the bench moves bytes.
@@ -111,12 +89,14 @@ pub struct Place {
     pub host: IpAddr,
     /// Rails of this machine; none: as the system routes.
     pub rails: Vec<TcpRail>,
+    /// NICs of this machine; none: every one with an active port.
+    pub rdma_rails: Vec<RdmaRail>,
 }
 
 impl Default for Place {
     /// Loopback.
     fn default() -> Self {
-        Self { host: Ipv4Addr::LOCALHOST.into(), rails: Vec::new() }
+        Self { host: Ipv4Addr::LOCALHOST.into(), rails: Vec::new(), rdma_rails: Vec::new() }
     }
 }
 
@@ -136,9 +116,21 @@ pub enum FarSide {
 
 /// The far side, seen from the near one. If it was started for this it ends when this is dropped.
 pub struct Far {
+    mouth: Mouth,
+    ear: Ear,
+}
+
+/// What speaks to a far side, and ends it.
+pub struct Mouth {
     child: Option<Child>,
-    to: Option<Box<dyn Write>>,
-    from: BufReader<Box<dyn Read>>,
+    to: Option<Box<dyn Write + Send>>,
+    socket: Option<TcpStream>,
+}
+
+/// What hears a far side.
+pub struct Ear {
+    from: BufReader<Box<dyn Read + Send>>,
+    over: bool,
 }
 
 impl Far {
@@ -158,18 +150,20 @@ impl Far {
 
     fn spawn(command: &mut Command) -> std::io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let to = child.stdin.take().map(|stdin| Box::new(stdin) as Box<dyn Write>);
-        let from = child.stdout.take().map(|stdout| Box::new(stdout) as Box<dyn Read>);
+        let to = child.stdin.take().map(|stdin| Box::new(stdin) as Box<dyn Write + Send>);
+        let from = child.stdout.take().map(|stdout| Box::new(stdout) as Box<dyn Read + Send>);
         let from = BufReader::new(from.unwrap_or_else(|| Box::new(std::io::empty())));
-        Ok(Self { child: Some(child), to, from })
+        Ok(Self { mouth: Mouth { child: Some(child), to, socket: None }, ear: Ear { from, over: false } })
     }
 
     fn connect(address: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, CONNECT_MAX)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE_MAX))?;
-        let from: Box<dyn Read> = Box::new(stream.try_clone()?);
-        Ok(Self { child: None, to: Some(Box::new(stream)), from: BufReader::new(from) })
+        let from: Box<dyn Read + Send> = Box::new(stream.try_clone()?);
+        let to: Box<dyn Write + Send> = Box::new(stream.try_clone()?);
+        let mouth = Mouth { child: None, to: Some(to), socket: Some(stream) };
+        Ok(Self { mouth, ear: Ear { from: BufReader::new(from), over: false } })
     }
 
     /// Asks and waits for the answer.
@@ -177,25 +171,69 @@ impl Far {
     /// # Errors
     /// If the far side refuses or has ended.
     pub fn ask(&mut self, ask: &Ask) -> Result<Reply, BenchError> {
-        let mut line = serde_json::to_string(ask).map_err(|e| BenchError::Far(e.to_string()))?;
-        line.push('\n');
-        let to = self.to.as_mut().ok_or_else(|| BenchError::Far("it hears nothing".into()))?;
-        to.write_all(line.as_bytes()).and_then(|()| to.flush()).map_err(|e| BenchError::Far(e.to_string()))?;
-        self.next()
+        self.mouth.tell(ask)?;
+        self.hear()
     }
 
     /// Waits for the next answer.
     ///
     /// # Errors
     /// As for [`Self::ask`].
-    pub fn next(&mut self) -> Result<Reply, BenchError> {
+    pub fn hear(&mut self) -> Result<Reply, BenchError> {
+        self.ear.hear()
+    }
+
+    /// Its two halves, for who asks several far sides at once.
+    #[must_use]
+    pub fn split(self) -> (Mouth, Ear) {
+        (self.mouth, self.ear)
+    }
+}
+
+impl Mouth {
+    /// Asks, and does not wait for the answer.
+    ///
+    /// # Errors
+    /// If the far side has ended.
+    pub fn tell(&mut self, ask: &Ask) -> Result<(), BenchError> {
+        let mut line = serde_json::to_string(ask).map_err(|e| BenchError::Far(e.to_string()))?;
+        line.push('\n');
+        let to = self.to.as_mut().ok_or_else(|| BenchError::Far("it hears nothing".into()))?;
+        to.write_all(line.as_bytes()).and_then(|()| to.flush()).map_err(|e| BenchError::Far(e.to_string()))
+    }
+
+    /// The address of this machine by which a far side on another one is reached.
+    #[must_use]
+    pub fn near(&self) -> Option<IpAddr> {
+        self.socket.as_ref().and_then(|socket| socket.local_addr().ok()).map(|address| address.ip())
+    }
+
+    /// Lets the far side be silent for as long as it wants; who waits has a limit of its own.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn be_patient(&self) -> std::io::Result<()> {
+        self.socket.as_ref().map_or(Ok(()), |socket| socket.set_read_timeout(None))
+    }
+
+    /// The process, where one was started.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+}
+
+impl Ear {
+    /// Waits for the next answer.
+    ///
+    /// # Errors
+    /// If the far side refuses or has ended.
+    pub fn hear(&mut self) -> Result<Reply, BenchError> {
         let mut line = String::new();
-        let read = self.from.read_line(&mut line).map_err(|e| BenchError::Far(e.to_string()))?;
-        if read == 0 {
-            let status = self.child.as_mut().map(Child::wait);
-            return Err(BenchError::Far(
-                status.map_or("it has closed the connection".into(), |s| format!("it ended: {s:?}")),
-            ));
+        let read = self.from.read_line(&mut line);
+        self.over = !matches!(read, Ok(1..));
+        if read.map_err(|e| BenchError::Far(e.to_string()))? == 0 {
+            return Err(BenchError::Far("it ended, or has closed the connection".into()));
         }
         match serde_json::from_str(&line) {
             Ok(Reply::Failed(why)) => Err(BenchError::Far(why)),
@@ -205,10 +243,22 @@ impl Far {
     }
 }
 
-impl Drop for Far {
+impl Ear {
+    /// Whether nothing more will be heard.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+}
+
+impl Drop for Mouth {
     fn drop(&mut self) {
         // End of input is the word to go; what does not listen is ended.
         drop(self.to.take());
+        if let Some(socket) = &self.socket {
+            // Whoever still listens to it hears the end as well.
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
         let Some(child) = &mut self.child else { return };
         for _ in 0..200 {
             if !matches!(child.try_wait(), Ok(None)) {
