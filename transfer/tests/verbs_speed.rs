@@ -4,7 +4,6 @@
 #[allow(unused_macros, reason = "another test's")]
 mod common;
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use kvrail_verbs::{
     MemoryRegion, Mtu, Operation, Path, ProtectionDomain, QueuePair, Remote, Segment, SendChain, ToInit, ToRtr, ToRts,
     Verbs,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const LEN: usize = 48 << 20;
 /// Requests under way in the bare loop.
@@ -73,9 +73,8 @@ impl End {
 
     /// Waits for an event of the queue.
     fn wait(&self) {
-        let mut fd = libc::pollfd { fd: self.channel.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live descriptor.
-        unsafe { libc::poll(&raw mut fd, 1, 10_000) };
+        let mut channel = [PollFd::new(&self.channel, PollFlags::IN)];
+        poll(&mut channel, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })).unwrap();
         while self.channel.event().unwrap().is_some() {}
     }
 

@@ -17,6 +17,7 @@ const UNSAFE_MAY: &[&str] = &[
     "transfer/src/transport/",
     "transfer/src/integrity.rs",
     "transfer/src/urgent.rs",
+    "transfer/tests/verbs_speed.rs",
     "text/gguf/src/file.rs",
     "node/src/backing.rs",
     "transfer/verbs-sys/src/",

@@ -149,6 +149,7 @@ impl Report {
         let name = |kind| match kind {
             TransportKind::Shm => "shm",
             TransportKind::Tcp => "tcp",
+            TransportKind::Rdma => "rdma",
             TransportKind::Sim => "sim",
         };
         self.0.bytes_by_rail.iter().map(|rail| (name(rail.transport), rail.stream, rail.bytes)).collect()
