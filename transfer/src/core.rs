@@ -27,8 +27,6 @@ use crate::worker;
 
 /// Wire time of a slice.
 const SLICE_TIME: Duration = Duration::from_micros(400);
-/// Slices are no smaller, unless the work is.
-const SLICE_FLOOR: u64 = 1 << 20;
 /// The control thread is woken for a planner's timer only where it would be this late otherwise: timers move with every
 /// slice, and workers look at them in passing.
 const TIMER_SLACK: Duration = Duration::from_millis(2);
@@ -125,12 +123,8 @@ impl Core {
         let leases = LeaseTable::new(config.leases_max);
         // Kernel sockets and copies cost more a slice than a NIC's work request does: bigger slices, and no small ones where
         // the rate is low because the processor is short.
-        let planner = plan::Config {
-            slice_time: SLICE_TIME,
-            slice_floor_bytes: SLICE_FLOOR,
-            transfers_max: config.transfers_max,
-            ..plan::Config::default()
-        };
+        let planner =
+            plan::Config { slice_time: SLICE_TIME, transfers_max: config.transfers_max, ..plan::Config::default() };
         let planner = Planner::new(planner, generation);
         Arc::new(Self {
             generation,

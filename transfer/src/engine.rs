@@ -236,9 +236,13 @@ impl Lease {
 
     /// Ends the lease; resolves when no byte can land (or, under a read lease, be believed) any more. It waits for no peer.
     pub async fn revoke(self) -> Fenced {
+        self.begin_revoke();
+        self.fenced().await
+    }
+
+    /// Ends the lease and waits for nothing: [`fenced`](Self::fenced) tells when no byte can land any more.
+    pub fn begin_revoke(&self) {
         self.core.revoke(&self.state);
-        self.state.fenced.wait().await;
-        Fenced { bytes_landed: self.state.landed() }
     }
 
     /// Payload bytes that have landed under it; retries count again. Over RDMA nobody here sees a byte land: the peer tells when
@@ -263,7 +267,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.core.revoke(&self.state);
+        self.begin_revoke();
     }
 }
 

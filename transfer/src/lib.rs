@@ -21,7 +21,7 @@
 //! | `worker`, `urgent` | the threads that move bytes, and how the scheduler treats them |
 //! | [`plan`] | sans-I/O: coalesce, slice, choose, window, retry |
 //! | `session` | handshake, leases, fencing, peer health |
-//! | `memory` | regions: host memory and sealed memfds |
+//! | `memory` | regions: host memory, sealed memfds, and memory of others |
 //! | `integrity`, `random` | checksums of payloads; generations and keys that nobody guesses |
 //! | `transport` | tcp, shm, rdma and a software NIC behind one trait; faults by seed |
 //! | [`topology`] | what a machine is made of, and which NICs serve which memory |
@@ -75,7 +75,9 @@ pub use session::{
     Access, ByteRange, LeaseError, LeaseRequest, LeaseTicket, TCP_RAILS_MAX, TcpRail, TcpRailError, TicketError,
 };
 pub use telemetry::{EngineStats, Fallbacks};
-pub use transfer::{FailureKind, Quiesce, RailBytes, Report, SubmitError, Transfer, TransferError, TransferRequest};
+pub use transfer::{
+    FailureKind, Finished, Quiesce, RailBytes, Report, SubmitError, Transfer, TransferError, TransferRequest,
+};
 pub use transport::TransportKind;
 pub use transport::fault::{FaultPlan, FaultPlanError};
 pub use transport::gate::Gate;

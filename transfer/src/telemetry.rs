@@ -29,6 +29,10 @@ pub struct EngineStats {
     pub bytes_received: u64,
     /// Frames turned away because of their lease.
     pub frames_refused: u64,
+    /// Work requests posted to RDMA NICs.
+    pub work_requests: u64,
+    /// Doorbells rung for them: one a slice.
+    pub doorbells: u64,
     /// Slices whose checksum did not fit.
     pub checksum_errors: u64,
     /// Connections dropped for what they said: the sum of `rejections`.
@@ -130,6 +134,8 @@ pub(crate) struct Counters {
     pub(crate) bytes_retried: AtomicU64,
     pub(crate) bytes_received: AtomicU64,
     pub(crate) frames_refused: AtomicU64,
+    pub(crate) work_requests: AtomicU64,
+    pub(crate) doorbells: AtomicU64,
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) rejections: [AtomicU64; Rejection::NAMES.len()],
     pub(crate) peers_lost: AtomicU64,
@@ -154,6 +160,8 @@ impl Counters {
         stats.bytes_retried = get(&self.bytes_retried);
         stats.bytes_received = get(&self.bytes_received);
         stats.frames_refused = get(&self.frames_refused);
+        stats.work_requests = get(&self.work_requests);
+        stats.doorbells = get(&self.doorbells);
         stats.checksum_errors = get(&self.checksum_errors);
         stats.peers_lost = get(&self.peers_lost);
         let [private_memory, other_user, not_opened] = self.fallbacks.each_ref().map(get);

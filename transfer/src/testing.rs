@@ -163,6 +163,12 @@ pub fn session_after(address: SocketAddr, hello: &[u8]) -> io::Result<Session> {
     Ok(Session { control, id: u64::from_le_bytes(id), token, unix: unix.to_vec() })
 }
 
+/// What a session's peer says so as not to be given up: that it lives, and has heard nothing yet.
+#[must_use]
+pub fn heartbeat() -> Vec<u8> {
+    message(&[10, 0, 0, 0, 0, 0, 0, 0, 0])
+}
+
 /// The generation that an engine offers a session with.
 ///
 /// # Errors

@@ -294,10 +294,22 @@ impl Transfer {
         Quiesce { wait: self.shared.quiesced.wait() }
     }
 
+    /// Resolves when the report is there. Independent of this handle, like [`quiesce`](Self::quiesce): for callers that
+    /// wait in several places, or elsewhere than where the handle is.
+    pub fn finished(&self) -> Finished {
+        Finished { wait: self.shared.done.wait() }
+    }
+
     /// Whether the report is there.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.shared.done.is_set()
+    }
+
+    /// The report, once it is there; as often as it is asked for.
+    #[must_use]
+    pub fn report(&self) -> Option<Report> {
+        self.shared.report.lock().clone()
     }
 }
 
@@ -323,6 +335,20 @@ impl Drop for Transfer {
 #[must_use = "futures do nothing unless awaited"]
 pub struct Quiesce {
     wait: Wait,
+}
+
+/// Future of [`Transfer::finished`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Finished {
+    wait: Wait,
+}
+
+impl Future for Finished {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.wait).poll(cx)
+    }
 }
 
 impl Future for Quiesce {

@@ -64,7 +64,7 @@ async fn broken_messages_are_refused() {
     huge[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     let mut empty = good.clone();
     empty[4..8].copy_from_slice(&[0; 4]);
-    let out_of_turn = message(&[10]);
+    let out_of_turn = heartbeat();
     let unknown = message(&[200, 1, 2]);
     let longer = message(&[&good[8..], &[0]].concat());
     let no_stream_kind = message(&[&[8][..], &[0; 24], &[9, 0, 0, 0, 0, 0]].concat());

@@ -389,9 +389,14 @@ fn tails_end_together() {
 fn unknown_rates_are_found_without_a_stall() {
     each_seed(40, |seed| {
         let mut dice = Dice(seed);
-        let config = Config { slice_floor_bytes: 1 << 20, ..Config::default() };
-        let mut world = World::new(config, WorldOptions::default(), seed);
-        let limits = PathLimits { window_min: 8 << 20, slice_bytes_max: 2 << 20, slices_max: 64, ..Default::default() };
+        let mut world = World::new(Config::default(), WorldOptions::default(), seed);
+        let limits = PathLimits {
+            window_min: 8 << 20,
+            slice_bytes_min: 1 << 20,
+            slice_bytes_max: 2 << 20,
+            slices_max: 64,
+            ..Default::default()
+        };
         let links: Vec<LinkOptions> = (0..dice.within(1..5))
             .map(|rail| {
                 let clean = LinkOptions::clean(rail as u8, dice.within(3_000_000..150_000_000), dice.micros(20..200));

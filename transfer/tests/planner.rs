@@ -10,6 +10,7 @@ use kvrail_transfer::plan::{
 };
 
 const LIMITS: PathLimits = PathLimits {
+    slice_bytes_min: 16 << 10,
     slice_bytes_max: 64 << 10,
     slice_pieces_max: 64,
     slices_max: 64,

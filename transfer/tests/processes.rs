@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const LEN: usize = 8 << 20;
 
-over_tcp_and_shm!(
+over_each_for_processes!(
     a_killed_peer_is_a_typed_error_and_others_notice_nothing,
     a_stopped_peer_is_a_typed_error_within_the_deadline,
     a_restarted_peer_at_the_same_address_is_another_peer,
@@ -42,7 +42,11 @@ fn unhex(text: &str) -> Vec<u8> {
 #[tokio::test]
 async fn child() {
     let Ok(kind) = std::env::var("KVRAIL_TEST_CHILD") else { return };
-    let kind = if kind == "shm" { TransportKind::Shm } else { TransportKind::Tcp };
+    let kind = match kind.as_str() {
+        "shm" => TransportKind::Shm,
+        "rdma" => TransportKind::Rdma,
+        _ => TransportKind::Tcp,
+    };
     let listen: SocketAddr = std::env::var("KVRAIL_TEST_LISTEN").unwrap().parse().unwrap();
     let gate = Gate::default();
     let gated = std::env::var_os("KVRAIL_TEST_GATED").is_some();
@@ -106,7 +110,7 @@ impl Other {
     fn spawn(kind: TransportKind, listen: &str, command: &mut Command) -> Self {
         let mut process = command
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
-            .env("KVRAIL_TEST_CHILD", if kind == TransportKind::Shm { "shm" } else { "tcp" })
+            .env("KVRAIL_TEST_CHILD", format!("{kind:?}").to_lowercase())
             .env("KVRAIL_TEST_LISTEN", listen)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

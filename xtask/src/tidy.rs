@@ -21,6 +21,8 @@ const UNSAFE_MAY: &[&str] = &[
     "node/src/backing.rs",
     "transfer/verbs-sys/src/",
     "transfer/verbs/",
+    "bindings/c/src/",
+    "bindings/python/src/memory.rs",
 ];
 
 /// Files that a program writes: nobody reads them from top to bottom, and their crate says how fresh they are.

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use super::guest::{self, Guest, path};
 use super::{Findings, Setting, Tier};
 
 /// What tests say that find a late write, or a read that was believed after its memory was evicted.
@@ -45,7 +46,7 @@ pub async fn run(setting: &Setting) -> Findings {
     let setting = setting.clone();
     let checks = move || {
         let mut findings = Findings::default();
-        for check in [simulated, engine, main_job, main_job_unfenced] {
+        for check in [simulated, engine, rdma, main_job, main_job_unfenced] {
             if let Err(e) = check(&setting, &mut findings) {
                 findings.failure(e);
             }
@@ -83,6 +84,9 @@ impl Ran {
         let (passed, failed) = (sum(" passed"), sum(" failed"));
         let verdict = |line: &str| {
             let (path, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
+            if verdict.starts_with("ignored") {
+                return None;
+            }
             Some((path.to_owned(), verdict == "ok"))
         };
         let verdicts = text.lines().filter_map(verdict).collect();
@@ -151,6 +155,47 @@ fn engine(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
         }
         findings.figure(what, format!("fenced: {}; unfenced: {}", with.join(", "), without.join(", ")));
     }
+    Ok(())
+}
+
+/// The same over RDMA, on the queue pairs of the soft-RoCE machine. Nobody can stop a NIC between its check and its copy.
+fn rdma(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
+    if setting.tier == Tier::Quick {
+        return Ok(());
+    }
+    if let Some(why) = Guest::missing(setting) {
+        findings.skip(format!("over rdma: the soft-RoCE machine cannot be had here: {why}"));
+        return Ok(());
+    }
+    let guest = Guest::new(setting, 2, 2);
+    let nics = guest.nics();
+    let run = |built: &guest::Built, off: &[(&str, &str)]| {
+        let mut text = String::new();
+        for binary in ["late_write", "processes", "faults"] {
+            let command = [path(built, binary)?, "rdma::", "--ignored", "--test-threads", "1"];
+            let env = [&[("KVRAIL_TEST_RDMA", &*nics)], off].concat();
+            text += &guest.run(&command, &env)?.text;
+        }
+        Ok::<_, String>(Ran::read(text))
+    };
+    let fenced = run(&guest::build(setting, "kvrail-transfer", &[])?, &[])?;
+    let unfenced = run(&guest::build(setting, "kvrail-transfer", &["--features", "no-fence"])?, &[NO_FENCE])?;
+    let (mut held, mut caught, mut all) = (0, 0, 0);
+    for (what, test, words) in SITUATIONS {
+        let path = format!("rdma::{test}");
+        let stops_a_nic = test.contains("stopped_after_its_check");
+        if stops_a_nic || !fenced.verdicts.contains_key(&path) {
+            continue;
+        }
+        all += 1;
+        let (holds, fails) = (fenced.held(&path), unfenced.failed_with(&path, words));
+        (held, caught) = (held + u32::from(holds), caught + u32::from(fails));
+        findings.check(holds, format!("{what}, over rdma: {}", fenced.text));
+        findings
+            .check(fails, format!("{path} proves nothing: unfenced it does not say \"{words}\": {}", unfenced.text));
+    }
+    findings.check(all > 4, "too few situations were tried over rdma");
+    findings.figure("over rdma", format!("{all} situations: {held} held with the fence, {caught} caught without"));
     Ok(())
 }
 

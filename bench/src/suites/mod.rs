@@ -1,21 +1,26 @@
 //! The promises of kvrail as suites: each prints its figures and closes with PASS, FAIL, or SKIPPED where a part could not run.
 
 pub mod bad_input;
+pub mod bindings;
 pub mod clients;
 pub mod doctor;
 pub mod faults;
 pub mod fresh;
+mod guest;
 pub mod house;
 pub mod identity;
 pub mod kv_moves;
 pub mod late_write;
 mod newcomer;
 mod python;
+pub mod rail_faults;
 pub mod rails;
 mod reference;
 pub mod report;
 pub mod speed;
 mod tokens;
+pub mod verbs;
+pub mod verbs_speed;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -105,6 +110,26 @@ pub const ALL: &[Suite] = &[
         name: "rails",
         promise: "several TCP rails carry together what plain sockets carry on the same links, and a slow one holds up no fast one",
         run: |setting| Box::pin(async move { rails::run(&setting).await }),
+    },
+    Suite {
+        name: "rail-faults",
+        promise: "a rail that is cut, swallows, slows or flaps costs its share and is back within a second; dead peers are typed errors",
+        run: |setting| Box::pin(async move { rail_faults::run(&setting).await }),
+    },
+    Suite {
+        name: "verbs",
+        promise: "RDMA on real queue pairs, in the soft-RoCE machine: every byte right over 1, 2 and 4 links, READ and WRITE, 64 queue pairs",
+        run: |setting| Box::pin(async move { verbs::run(&setting).await }),
+    },
+    Suite {
+        name: "verbs-speed",
+        promise: "over verbs the engine keeps up with a bare loop, and rings fewer doorbells than there are blocks",
+        run: |setting| Box::pin(async move { verbs_speed::run(&setting).await }),
+    },
+    Suite {
+        name: "bindings",
+        promise: "the transfer engine serves C, Python and programs written for Mooncake's: header and library agree, one wheel for all Pythons",
+        run: |setting| Box::pin(async move { bindings::run(&setting).await }),
     },
     Suite {
         name: "doctor",

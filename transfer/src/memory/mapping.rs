@@ -1,4 +1,4 @@
-//! The mappings below regions: anonymous, memfd, and a peer's memfd mapped read-only.
+//! The mappings below regions: anonymous, memfd, a peer's memfd mapped read-only, and memory that somebody else mapped.
 
 use std::ffi::c_void;
 use std::io;
@@ -10,18 +10,28 @@ use super::MemoryError;
 /// Start and granularity of mappings, so that the kernel can back them with huge pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// A range of mapped memory, unmapped on drop.
+/// A range of mapped memory; what was mapped here is unmapped on drop.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Bytes mapped: `len` rounded up to whole pages.
-    mapped: usize,
-    /// Read-only descriptor of the memfd below, if there is one.
-    share: Option<OwnedFd>,
+    backing: Backing,
 }
 
-// SAFETY: an address and a length; the type gives out raw pointers alone, and mapping and unmapping are not bound to a
-// thread.
+/// What the bytes stand on, and what goes when they are no longer needed.
+enum Backing {
+    /// Mapped here.
+    Own {
+        /// Bytes mapped: the length rounded up to whole pages.
+        mapped: usize,
+        /// Read-only descriptor of the memfd below, if there is one.
+        share: Option<OwnedFd>,
+    },
+    /// Somebody else's memory, and what keeps it where it is.
+    Foreign { _owner: Box<dyn Send + Sync> },
+}
+
+// SAFETY: an address, a length and an owner that may go to any thread; the type gives out raw pointers alone, and mapping
+// and unmapping are not bound to a thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; no method changes the value behind a shared reference.
 unsafe impl Sync for Mapping {}
@@ -42,7 +52,7 @@ impl Mapping {
     pub(crate) fn anonymous(len: usize) -> Result<Self, MemoryError> {
         let mapped = rounded(len)?;
         let base = map_aligned(mapped, libc::PROT_READ | libc::PROT_WRITE, None)?;
-        Ok(Self { base, len, mapped, share: None })
+        Ok(Self { base, len, backing: Backing::Own { mapped, share: None } })
     }
 
     /// A new memfd, sealed against resizing, with a read-only descriptor to hand out.
@@ -68,9 +78,10 @@ impl Mapping {
         let base = map_aligned(mapped, libc::PROT_READ | libc::PROT_WRITE, Some(&file))?;
         // The peer gets a descriptor that cannot be mapped for writing: it may read what we lend, never change it.
         let path = format!("/proc/self/fd/{fd}");
-        let mut mapping = Self { base, len, mapped, share: None };
+        // Made first: an error below unmaps it.
+        let mut mapping = Self { base, len, backing: Backing::Own { mapped, share: None } };
         let share = std::fs::File::open(path).map_err(|source| MemoryError::Os { what: "reopen", len, source })?;
-        mapping.share = Some(share.into());
+        mapping.backing = Backing::Own { mapped, share: Some(share.into()) };
         Ok(mapping)
     }
 
@@ -92,7 +103,23 @@ impl Mapping {
             return Err(MemoryError::Length(len));
         }
         let base = map_aligned(mapped, libc::PROT_READ, Some(file))?;
-        Ok(Self { base, len, mapped, share: None })
+        Ok(Self { base, len, backing: Backing::Own { mapped, share: None } })
+    }
+
+    /// Memory that is mapped already, and stays so while `owner` lives.
+    ///
+    /// # Safety
+    /// As [`Region::register`](super::Region::register).
+    pub(crate) unsafe fn foreign(
+        base: NonNull<u8>,
+        len: usize,
+        owner: Box<dyn Send + Sync>,
+    ) -> Result<Self, MemoryError> {
+        let fits = len > 0 && isize::try_from(len).is_ok() && (base.as_ptr() as usize).checked_add(len).is_some();
+        if !fits {
+            return Err(MemoryError::Length(len));
+        }
+        Ok(Self { base, len, backing: Backing::Foreign { _owner: owner } })
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
@@ -104,17 +131,20 @@ impl Mapping {
     }
 
     pub(crate) fn share(&self) -> Option<&OwnedFd> {
-        self.share.as_ref()
+        match &self.backing {
+            Backing::Own { share, .. } => share.as_ref(),
+            Backing::Foreign { .. } => None,
+        }
     }
 
     /// Backs `len` bytes from `offset` on with memory, as if each page had been written; contents stay. `len` is cut at the
-    /// end of the mapping.
+    /// end of the mapping. What is behind foreign memory is its owner's affair.
     pub(crate) fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
-        let len = len.min(self.mapped.saturating_sub(offset));
+        let Backing::Own { mapped, .. } = self.backing else { return Err(io::ErrorKind::Unsupported.into()) };
+        let len = len.min(mapped.saturating_sub(offset));
         // SAFETY: a range inside the mapping (of nothing, if `offset` is past its end); no byte changes.
-        let done = unsafe {
-            libc::madvise(self.base.as_ptr().add(offset.min(self.mapped)).cast(), len, libc::MADV_POPULATE_WRITE)
-        };
+        let done =
+            unsafe { libc::madvise(self.base.as_ptr().add(offset.min(mapped)).cast(), len, libc::MADV_POPULATE_WRITE) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
@@ -131,8 +161,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map_aligned` with this length and is unmapped once.
-        unsafe { libc::munmap(self.base.as_ptr().cast::<c_void>(), self.mapped) };
+        if let Backing::Own { mapped, .. } = self.backing {
+            // SAFETY: the range was mapped by `map_aligned` with this length and is unmapped once.
+            unsafe { libc::munmap(self.base.as_ptr().cast::<c_void>(), mapped) };
+        }
     }
 }
 
@@ -227,6 +259,18 @@ mod tests {
         assert!(matches!(Mapping::of_peer(owner.share().unwrap(), 8192), Err(MemoryError::Length(8192))));
         let plain = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         assert!(matches!(Mapping::of_peer(&plain, 16), Err(MemoryError::NotSealed)));
+    }
+
+    #[test]
+    fn foreign_memory_that_cannot_be_a_range_is_refused_and_its_owner_let_go() {
+        let owner = std::sync::Arc::new(());
+        let top = NonNull::new(std::ptr::without_provenance_mut(usize::MAX - 9)).unwrap();
+        for (base, len) in [(NonNull::dangling(), 0), (NonNull::dangling(), usize::MAX), (top, 11)] {
+            // SAFETY: refused before anything is touched.
+            let refused = unsafe { Mapping::foreign(base, len, Box::new(std::sync::Arc::clone(&owner))) };
+            assert!(matches!(refused, Err(MemoryError::Length(n)) if n == len));
+        }
+        assert_eq!(std::sync::Arc::strong_count(&owner), 1);
     }
 
     #[test]

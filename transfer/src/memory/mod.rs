@@ -5,19 +5,23 @@
 //! owner drops.
 //!
 //! # Ownership of the bytes
-//! The bytes of a region are shared with other threads and, for [`MemoryKind::Shared`], with other processes. The engine
+//! A region has mapped its bytes itself, or holds the owner of somebody else's ([`Region::register`]); either goes with the
+//! last clone. The bytes of a region are shared with other threads and, for [`MemoryKind::Shared`], with other processes. The engine
 //! never makes a `&[u8]` or `&mut [u8]` over them: system calls and raw copies move them. Who may read and write which
 //! range at what time is decided by leases (remote side) and by transfers that are not quiesced (local side); a caller
 //! that touches a lent range gets undefined *contents*, never undefined behaviour of the engine.
 
 mod mapping;
 mod populate;
+#[cfg(test)]
+mod registered;
 mod streaming;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
 
 pub(crate) use mapping::{Mapping, copy, copy_within};
 pub(crate) use streaming::copy_streaming;
@@ -29,7 +33,7 @@ use crate::transport::rdma::Registrations;
 pub enum MemoryKind {
     /// A sealed memfd: a peer on the same host can map it read-only and copy from it.
     Shared,
-    /// Anonymous memory, private to this process.
+    /// Memory private to this process: anonymous, or [registered](Region::register).
     Host,
 }
 
@@ -56,9 +60,10 @@ pub enum MemoryError {
     NotSealed,
 }
 
-/// Registered memory. Clones share it; the last one unmaps it.
+/// Registered memory. Clones share it; the last one unmaps it, or lets go of the owner of [registered](Self::register)
+/// memory.
 ///
-/// The mapping is zeroed, starts on a 2 MiB boundary and asks for huge pages.
+/// What [`Engine::allocate`](crate::Engine::allocate) maps is zeroed, starts on a 2 MiB boundary and asks for huge pages.
 #[derive(Clone)]
 pub struct Region(Arc<Inner>);
 
@@ -86,14 +91,60 @@ impl Region {
     /// # Errors
     /// [`MemoryError`] when the length is zero or the system refuses.
     pub(crate) fn allocate(len: usize, kind: MemoryKind) -> Result<Self, MemoryError> {
-        // Ids are unique in the process, not only in an engine, so that a region handed to a wrong engine is noticed.
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let mapping = match kind {
             MemoryKind::Shared => Mapping::memfd(len)?,
             MemoryKind::Host => Mapping::anonymous(len)?,
         };
+        Ok(Self::of(mapping, kind))
+    }
+
+    /// Makes a region of memory that is mapped already: no byte is copied, and none changes hands.
+    ///
+    /// Engines can write it and send from it; no peer on the same host can map it, so its bytes leave over TCP. `owner` is
+    /// what keeps the memory where it is. It is dropped once, by whichever thread lets go of the last clone of the region;
+    /// from then on no engine touches the memory. Its drop must not block and must not call into an engine.
+    ///
+    /// ```
+    /// use std::ptr::NonNull;
+    /// use kvrail_transfer::Region;
+    ///
+    /// let mut bytes = vec![7u8; 4096];
+    /// let base = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    /// // SAFETY: the vector's heap block is valid until the vector is dropped, and it goes with the region.
+    /// let region = unsafe { Region::register(base, 4096, bytes) }.unwrap();
+    /// assert_eq!(region.as_ptr(), base.as_ptr());
+    /// ```
+    ///
+    /// # Safety
+    /// For as long as `owner` lives, the `len` bytes from `base` must stay mapped in place, readable, and writable if the
+    /// region is lent for writing, read into or written through [`write`](Self::write); and no Rust reference to any of
+    /// them may be used: threads of engines, and peers under a lease, change and read them.
+    ///
+    /// # Errors
+    /// [`MemoryError::Length`] when the range is empty or does not fit the address space; `owner` is dropped then.
+    pub unsafe fn register(
+        base: NonNull<u8>,
+        len: usize,
+        owner: impl Send + Sync + 'static,
+    ) -> Result<Self, MemoryError> {
+        // SAFETY: the caller's promise.
+        let mapping = unsafe { Mapping::foreign(base, len, Box::new(owner)) }?;
+        Ok(Self::of(mapping, MemoryKind::Host))
+    }
+
+    /// A region over memory that stays for ever, and an owner to watch.
+    #[cfg(test)]
+    pub(crate) fn of_static(bytes: &'static mut [u8], owner: impl Send + Sync + 'static) -> Self {
+        let base = NonNull::from(&mut *bytes).cast();
+        // SAFETY: the one reference to it ends here.
+        unsafe { Self::register(base, bytes.len(), owner) }.expect("a range of memory")
+    }
+
+    fn of(mapping: Mapping, kind: MemoryKind) -> Self {
+        // Ids are unique in the process, not only in an engine, so that a region handed to a wrong engine is noticed.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self(Arc::new(Inner { id, kind, registrations: Registrations::default(), mapping })))
+        Self(Arc::new(Inner { id, kind, registrations: Registrations::default(), mapping }))
     }
 
     /// Number of the region, unique in this process.
@@ -108,7 +159,7 @@ impl Region {
         self.0.kind
     }
 
-    /// First byte; 2 MiB aligned, valid for [`len`](Self::len) bytes as long as a clone lives.
+    /// First byte; 2 MiB aligned if it was allocated here, valid for [`len`](Self::len) bytes as long as a clone lives.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.mapping.base()
@@ -151,7 +202,7 @@ impl Region {
     ///
     /// Otherwise it does so page by page at first touch: the first transfers into a fresh pool of 4 KiB pages then take
     /// several times as long as the copy itself. The thread ends with its work or with the region; it is a help, so where
-    /// the kernel (before 5.14) or a limit refuses, nothing changes.
+    /// the kernel (before 5.14) or a limit refuses, and for memory that was only registered, nothing changes.
     pub fn populate_in_background(&self) {
         populate::spawn(Arc::downgrade(&self.0));
     }

@@ -10,9 +10,6 @@ pub struct Config {
     /// Wire time of one slice: long enough that its fixed cost does not matter, short enough that a dead rail loses little
     /// and that priorities are felt.
     pub slice_time: Duration,
-    /// No slice is smaller, unless the work or a limit is, or the path so slow that it would take longer than
-    /// [`Self::floor_time`].
-    pub slice_floor_bytes: u64,
     /// What the floors of a slow path's slices are worth in time; its window's floor is worth four times as much. More would be
     /// bound to it when faster ones are done.
     pub floor_time: Duration,
@@ -54,7 +51,6 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             slice_time: Duration::from_micros(200),
-            slice_floor_bytes: 16 << 10,
             floor_time: Duration::from_millis(8),
             alone_factor: 4,
             probe_after: Duration::from_secs(1),

@@ -141,9 +141,14 @@ impl Path {
         self.on_landed(now);
     }
 
-    /// Bytes that may be in flight. Of a rate that is being found: one small slice, and as much as has landed so far.
+    /// Bytes that may be in flight. Of a rate that is being found: one small slice, and as much as has landed so far, where the
+    /// transport is content with as much.
     fn window_bytes(&self) -> u64 {
-        if self.rate.is_starting() { START_BYTES + self.rate.delivered() } else { self.window.bytes() }
+        if self.rate.is_starting() {
+            START_BYTES + self.rate.delivered().min(self.spec.limits.window_min.saturating_sub(START_BYTES))
+        } else {
+            self.window.bytes()
+        }
     }
 
     pub(crate) fn local(&self) -> RailId {

@@ -58,10 +58,10 @@ const FLOOR_LEAST: u64 = 16 << 10;
 /// No slice of `path` is smaller, unless the work is.
 pub(crate) fn floor(config: &Config, path: &Path) -> u64 {
     if path.rate.is_starting() {
-        return config.slice_floor_bytes.clamp(1, START_BYTES);
+        return path.spec.limits.slice_bytes_min.clamp(1, START_BYTES);
     }
     let in_time = path.rate.bytes_per_ns() * nanos(config.floor_time) as f64;
-    config.slice_floor_bytes.min((in_time as u64).max(FLOOR_LEAST)).max(1)
+    path.spec.limits.slice_bytes_min.min((in_time as u64).max(FLOOR_LEAST)).max(1)
 }
 
 /// Bytes of the next slice on `path`, of `pending` bytes that wait for its peer.
@@ -126,8 +126,12 @@ mod tests {
 
     #[test]
     fn a_slow_paths_floor_is_a_time_too() {
-        let config = Config { slice_floor_bytes: 1 << 20, ..Config::default() };
-        let floors = [1_000_000_000, 31_250_000, 1_000_000].map(|rate| floor(&config, &path(rate, 1)));
+        let config = Config::default();
+        let floors = [1_000_000_000, 31_250_000, 1_000_000].map(|rate| {
+            let mut path = path(rate, 1);
+            path.spec.limits.slice_bytes_min = 1 << 20;
+            floor(&config, &path)
+        });
         assert_eq!(floors, [1 << 20, 250_000, 16 << 10], "what it moves in 8 ms, 16 KiB at least");
     }
 

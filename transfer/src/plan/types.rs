@@ -140,6 +140,9 @@ pub struct PathSpec {
 pub struct PathLimits {
     /// Bytes of a slice, at most.
     pub slice_bytes_max: u64,
+    /// No slice is smaller, unless the work is, or the path so slow that it would take longer than
+    /// [`Config::floor_time`](super::Config::floor_time).
+    pub slice_bytes_min: u64,
     /// Pieces of a slice, at most (iovec or work-request count).
     pub slice_pieces_max: u32,
     /// Slices in flight, at most (queue depth).
@@ -157,6 +160,7 @@ pub struct PathLimits {
 impl Default for PathLimits {
     fn default() -> Self {
         Self {
+            slice_bytes_min: 16 << 10,
             slice_bytes_max: 4 << 20,
             slice_pieces_max: 256,
             slices_max: 256,

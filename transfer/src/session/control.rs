@@ -16,12 +16,13 @@ use slab::Slab;
 
 use crate::core::{Core, STREAMS_MAX};
 use crate::engine::ConnectError;
-use crate::notify::Notification;
 use crate::plan::{Action, Cause, Failure, PathId, PeerId, RailSet};
 use crate::session::lease::fencing_is_off;
+use crate::session::line::Line;
 use crate::session::peer::{Reply, Session};
 use crate::session::pipe::{Pipe, PipeError};
 use crate::session::rails::{FarRail, TCP_RAILS_MAX, Way, nic_ways, ways};
+use crate::session::resume::Redial;
 use crate::session::streams::Streams;
 use crate::session::wire::{Identity, Message, RefuseCode, StreamId, VERSIONS};
 use crate::telemetry::{Fallback, Rejection, count};
@@ -77,6 +78,10 @@ pub(super) enum Role {
     Dial(Dial),
     /// Control connection of a session.
     Control { session: u64 },
+    /// We dialled, to have a session go on over it.
+    Redial { session: u64, greeted: bool },
+    /// The peer wants a session to go on over it, and has our answer.
+    Resuming { session: u64 },
     /// We dialled, to make a data stream.
     Stream { session: u64, stream: StreamId, greeted: bool },
     /// A closed shared-memory stream whose other end may still be copying.
@@ -124,14 +129,14 @@ pub(super) struct Conn {
 }
 
 /// A notification under way.
-struct Notice {
+pub(super) struct Notice {
     deadline: Instant,
     report: Box<Report>,
     shared: Arc<Shared>,
 }
 
 impl Notice {
-    fn end(mut self, failure: Option<FailureKind>) {
+    pub(super) fn end(mut self, failure: Option<FailureKind>) {
         if let Some(kind) = failure {
             self.report.status = Err(TransferError { kind, memory_is_free: true });
         }
@@ -142,7 +147,10 @@ impl Notice {
 /// A session as the control thread keeps it.
 pub(super) struct Live {
     pub(super) session: Arc<Session>,
-    pub(super) conn: usize,
+    /// None while it is being opened anew.
+    pub(super) conn: Option<usize>,
+    pub(super) line: Line,
+    pub(super) redial: Redial,
     pub(super) token: [u8; 16],
     pub(super) doors: Doors,
     /// Of the TCP streams that we dial.
@@ -153,9 +161,9 @@ pub(super) struct Live {
     pub(super) streams: Streams,
     /// Connects that wait for the first streams.
     pub(super) waiters: Vec<Arc<Reply>>,
-    heard: Instant,
-    said: Instant,
-    notices: HashMap<u64, Notice>,
+    pub(super) heard: Instant,
+    pub(super) said: Instant,
+    pub(super) notices: HashMap<u64, Notice>,
     next_notice: u64,
     /// Over: kept until its last stream is detached and its last linger has ended.
     pub(super) over: bool,
@@ -339,7 +347,7 @@ impl Control {
             let Some(conn) = self.conns.get_mut(key) else { return };
             let connecting = match &conn.role {
                 Role::Dial(dial) => dial.stage == Stage::Connecting,
-                Role::Stream { greeted, .. } => !greeted,
+                Role::Stream { greeted, .. } | Role::Redial { greeted, .. } => !greeted,
                 _ => false,
             };
             if connecting {
@@ -373,7 +381,7 @@ impl Control {
     }
 
     /// Counts a connection that is dropped for what it said, and tells of it: the log is not the stranger's to fill.
-    fn reject(&mut self, why: Rejection, from: Option<SocketAddr>) {
+    pub(super) fn reject(&mut self, why: Rejection, from: Option<SocketAddr>) {
         self.core.counters.reject(why);
         if self.told_of_rejection.is_none_or(|at| at.elapsed() >= TELL_AGAIN) {
             self.told_of_rejection = Some(Instant::now());
@@ -400,7 +408,7 @@ impl Control {
     }
 
     /// A connection has ended by itself.
-    fn broken(&mut self, key: usize, error: &PipeError) {
+    pub(super) fn broken(&mut self, key: usize, error: &PipeError) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let not_ours = matches!(error, PipeError::NotOurs);
         match &mut conn.role {
@@ -420,8 +428,22 @@ impl Control {
                 if not_ours {
                     self.reject(Rejection::Session, from);
                 }
-                self.lose(session, &error.to_string());
+                // Closed by the peer, or nonsense: it is gone, unless it goes on elsewhere. Broken by the network: there may be
+                // another way.
+                let by_network =
+                    matches!(error, PipeError::Os(cause) if cause.kind() != std::io::ErrorKind::ConnectionReset);
+                let goes_on = |role: &Role| matches!(role, Role::Resuming { session: of } if *of == session);
+                if by_network || (!not_ours && self.conns.iter().any(|(_, conn)| goes_on(&conn.role))) {
+                    self.cut_off(session, &error.to_string());
+                } else {
+                    self.lose(session, &error.to_string());
+                }
             }
+            Role::Redial { session, .. } => {
+                let session = *session;
+                self.redial_failed(key, session);
+            }
+            Role::Resuming { .. } => self.close(key),
             Role::Stream { session, stream, .. } => {
                 let (session, stream) = (*session, *stream);
                 self.close(key);
@@ -432,45 +454,6 @@ impl Control {
                 self.close(key);
                 self.lingered(session, stream);
             }
-        }
-    }
-
-    /// Serves a message of a session's control connection.
-    pub(super) fn control_message(&mut self, id: u64, message: Message) {
-        let Some(live) = self.sessions.get_mut(&id) else { return };
-        live.heard = Instant::now();
-        match message {
-            Message::Heartbeat => {}
-            Message::FenceStream(stream) => self.fence_for_peer(id, stream),
-            Message::StreamFenced(stream) => self.fenced_by_peer(id, stream),
-            Message::OpenStream { kind, index } => self.open_for_peer(id, kind, index),
-            Message::Notify { seq, payload } => {
-                let notification = Notification { from: live.session.generation, payload: payload.into() };
-                let accepted = self.core.notifications.push(notification);
-                self.tell(id, &Message::NotifyAck { seq, accepted });
-            }
-            Message::NotifyAck { seq, accepted } => {
-                if let Some(notice) = live.notices.remove(&seq) {
-                    notice.end((!accepted).then_some(FailureKind::NotifyRefused));
-                }
-            }
-            Message::Bye => self.lose(id, "the peer says good-bye"),
-            _ => {
-                let from = live.session.address;
-                self.reject(Rejection::Session, Some(from));
-                self.lose(id, "a message out of turn");
-            }
-        }
-    }
-
-    /// Sends over a session's control connection.
-    pub(super) fn tell(&mut self, id: u64, message: &Message) {
-        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
-        live.said = Instant::now();
-        if let Some(conn) = self.conns.get_mut(live.conn)
-            && let Err(error) = conn.pipe.send(message)
-        {
-            self.lose(id, &error.to_string());
         }
     }
 
@@ -525,7 +508,9 @@ impl Control {
             id,
             Live {
                 session,
-                conn,
+                conn: Some(conn),
+                line: Line::default(),
+                redial: Redial::default(),
                 token,
                 doors,
                 ways,
@@ -555,7 +540,7 @@ impl Control {
         tracing::info!(peer = live.session.generation, why, "transfer session over");
         count(&self.core.counters.peers_lost, 1);
         let session = Arc::clone(&live.session);
-        let conn = live.conn;
+        let conns = [live.conn.take(), live.redial.conn.take()];
         for (_, notice) in live.notices.drain() {
             notice.end(Some(Failure::Fault(Cause::PeerLost).into()));
         }
@@ -569,7 +554,7 @@ impl Control {
                 sessions.remove(&session.generation);
             }
         }
-        self.close(conn);
+        conns.into_iter().flatten().for_each(|conn| self.close(conn));
         if !fencing_is_off() {
             self.close_streams(id);
         }
@@ -624,9 +609,13 @@ impl Control {
             notice.end(Some(Failure::Deadline.into()));
         }
         let said = live.said;
+        let redials = live.redial_at(self.core.config.heartbeat).is_some_and(|at| at <= now);
         self.stream_timers(id, now);
         if now.duration_since(said) >= self.core.config.heartbeat {
-            self.tell(id, &Message::Heartbeat);
+            self.beat(id);
+        }
+        if redials {
+            self.redial(id, now);
         }
     }
 
@@ -645,6 +634,11 @@ impl Control {
             }
             Role::Accepted | Role::Offered { .. } => self.refuse(key, RefuseCode::Timeout),
             Role::Closing => self.close(key),
+            Role::Redial { session, .. } => {
+                let session = *session;
+                self.redial_failed(key, session);
+            }
+            Role::Resuming { .. } => self.close(key),
             Role::Control { .. } | Role::Linger { .. } => {}
         }
     }
@@ -669,6 +663,7 @@ impl Control {
         let beat = live.said + self.core.config.heartbeat;
         let dead = live.heard + self.core.config.peer_timeout;
         let notices = live.notices.values().map(|n| n.deadline);
-        notices.chain(live.streams.wakes_at()).fold(beat.min(dead), Instant::min)
+        let redial = live.redial_at(self.core.config.heartbeat);
+        notices.chain(live.streams.wakes_at()).chain(redial).fold(beat.min(dead), Instant::min)
     }
 }

@@ -95,6 +95,14 @@ impl Control {
                 }
                 true
             }
+            (Role::Redial { session, .. }, error) => {
+                let session = *session;
+                if error.is_none() && self.greet_redial(key) {
+                    return true;
+                }
+                self.redial_failed(key, session);
+                false
+            }
             (Role::Dial(dial), Some(error)) => {
                 let error = ConnectError::Unreachable { address: dial.address, reason: error.to_string() };
                 self.dial_failed(key, &error);
@@ -147,6 +155,21 @@ impl Control {
                 self.close(key);
                 self.stream_failed(session, stream);
             }
+            (Role::Accepted, Message::Resume { session, token, heard }) => self.resume(key, session, token, heard),
+            (Role::Resuming { session }, Message::Heartbeat { heard })
+            | (Role::Redial { session, .. }, Message::Resumed { heard }) => {
+                let session = *session;
+                self.switch_over(key, session, heard);
+            }
+            (Role::Redial { session, .. }, Message::Refuse { .. }) => {
+                let session = *session;
+                self.lose(session, "the peer does not know the session any more");
+            }
+            (Role::Redial { session, .. }, _) => {
+                let session = *session;
+                self.redial_failed(key, session);
+            }
+            (Role::Resuming { .. }, _) => self.refuse(key, RefuseCode::NotAnEngine),
             (Role::Dial(_), message) => self.dial_message(key, message),
             (Role::Accepted | Role::Offered { .. }, _) => self.refuse(key, RefuseCode::NotAnEngine),
             (Role::Linger { .. } | Role::Closing, _) => {}
@@ -199,7 +222,7 @@ impl Control {
             None => self.refuse(key, RefuseCode::TooManyPeers),
             Some(id) => {
                 let welcome = Message::Welcome { session: id, token, unix: self.unix_name.clone() };
-                self.tell(id, &welcome);
+                self.reply(key, &welcome);
                 self.hand_over_yielded(id, peer.generation);
             }
         }

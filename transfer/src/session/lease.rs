@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::memory::Region;
 use crate::plan::Refusal;
@@ -132,9 +132,13 @@ pub(crate) struct LeaseState {
     /// Random: knowing a lease's number is not enough to use it.
     pub(crate) key: u64,
     pub(crate) access: Access,
-    pub(crate) region: Region,
+    /// Number of the region, and whether peers can map it: what tickets say.
+    pub(crate) region: u64,
+    pub(crate) shared: bool,
     pub(crate) ranges: Box<[ByteRange]>,
     pub(crate) deadline: Instant,
+    /// The memory; let go of at the fence, whoever remembers the lease.
+    memory: Mutex<Option<Region>>,
     word: AtomicU64,
     landed: AtomicU64,
     pub(crate) fenced: Arc<Event>,
@@ -145,7 +149,7 @@ impl LeaseState {
     /// Takes a pin, unless the lease has ended.
     pub(crate) fn pin(self: &Arc<Self>, now: Instant) -> Result<Pin, Refusal> {
         let before = self.word.fetch_add(1, Ordering::AcqRel);
-        let pin = Pin { lease: Arc::clone(self) };
+        let mut pin = Pin { lease: Arc::clone(self), region: None };
         // Dropping the pin on these paths gives it back, and fences if it was the last.
         if before & REVOKED != 0 {
             return Err(Refusal::Stale);
@@ -153,6 +157,8 @@ impl LeaseState {
         if now >= self.deadline && !fencing_is_off() {
             return Err(Refusal::Stale);
         }
+        // There until the fence, which comes after this pin.
+        pin.region.clone_from(&self.memory.lock());
         Ok(pin)
     }
 
@@ -197,6 +203,9 @@ impl LeaseState {
         if let Some(table) = self.table.upgrade().filter(|_| !fencing_is_off()) {
             table.remove(self);
         }
+        // Outside of the lock: the last hold of a region unmaps it, or runs what its owner wants run.
+        let memory = self.memory.lock().take();
+        drop(memory);
         self.fenced.set();
     }
 
@@ -225,9 +234,16 @@ pub(crate) const fn fencing_is_off() -> bool {
 /// While it lives, bytes may move under the lease.
 pub(crate) struct Pin {
     lease: Arc<LeaseState>,
+    /// None only in a pin that is not handed out.
+    region: Option<Region>,
 }
 
 impl Pin {
+    /// The memory that is lent.
+    pub(crate) fn region(&self) -> &Region {
+        self.region.as_ref().expect("a pin that is handed out has its region")
+    }
+
     pub(crate) fn lease(&self) -> &Arc<LeaseState> {
         &self.lease
     }
@@ -235,6 +251,8 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
+        // Before the fence: who is told of it may want the memory back.
+        self.region = None;
         if self.lease.word.fetch_sub(1, Ordering::AcqRel) == REVOKED | 1 {
             self.lease.fence();
         }
@@ -274,9 +292,11 @@ impl LeaseTable {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             key: crate::random::u64(),
             access: request.access,
-            region: request.region.clone(),
+            region: request.region.id(),
+            shared: request.region.share().is_some(),
             ranges,
             deadline: now.checked_add(request.ttl).map_or(far, |d| d.min(far)),
+            memory: Mutex::new(Some(request.region.clone())),
             word: AtomicU64::new(0),
             landed: AtomicU64::new(0),
             fenced: Arc::default(),
@@ -383,6 +403,25 @@ mod tests {
     }
 
     #[test]
+    fn the_fence_lets_go_of_the_memory_whoever_remembers_the_lease() {
+        let gone = Arc::new(());
+        let bytes = Box::leak(Box::new([0u8; 16]));
+        let owner = Arc::clone(&gone);
+        let region = Region::of_static(bytes, owner);
+        let table = LeaseTable::new(2);
+        let ttl = Duration::from_secs(60);
+        let request = LeaseRequest { region: &region, ranges: vec![r(0, 16)], access: Access::Write, ttl };
+        let lease = table.grant(request, 16, Instant::now()).unwrap();
+        drop(region);
+        let pin = lease.pin(Instant::now()).unwrap();
+        lease.revoke();
+        assert_eq!(Arc::strong_count(&gone), 2, "bytes may still move");
+        drop(pin);
+        assert!(lease.fenced.is_set());
+        assert_eq!(Arc::strong_count(&gone), 1, "a stream may remember the lease, and the owner its handle");
+    }
+
+    #[test]
     fn expiry_refuses_pins_at_once_and_fences_by_the_timer() {
         let (table, lease) = table_and_lease(Duration::from_millis(5));
         let later = Instant::now() + Duration::from_millis(10);
@@ -397,8 +436,9 @@ mod tests {
         let (table, lease) = table_and_lease(Duration::from_secs(60));
         assert!(table.find(lease.id, lease.key).is_some());
         assert!(table.find(lease.id, lease.key ^ 1).is_none());
+        let region = Region::allocate(1, MemoryKind::Host).unwrap();
         let ask = || LeaseRequest {
-            region: &lease.region,
+            region: &region,
             ranges: vec![r(0, 1)],
             access: Access::Read,
             ttl: Duration::from_secs(1),

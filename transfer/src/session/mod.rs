@@ -8,16 +8,22 @@
 //! | `pipe` | messages over a non-blocking socket |
 //! | `peer` | a session as threads and handles see it |
 //! | `control` | the control thread: connections, heartbeats, timers |
-//! | `handshake` | making sessions |
+//! | `handshake`, `resume` | making sessions; going on over another connection |
+//! | `messages` | what a session's messages do |
+//! | `line` | a session's messages in order and once, over whichever connection |
+//! | `rails` | which of our rails goes with which of the peer's |
 //! | `streams` | opening, fencing and reopening data streams |
 
 pub(crate) mod codec;
 pub(crate) mod control;
 mod handshake;
 pub(crate) mod lease;
+mod line;
+mod messages;
 pub(crate) mod peer;
 pub(crate) mod pipe;
 pub(crate) mod rails;
+mod resume;
 pub(crate) mod streams;
 pub(crate) mod ticket;
 pub(crate) mod wire;

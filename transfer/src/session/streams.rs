@@ -19,6 +19,7 @@ use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
 use crate::session::peer::Session;
 use crate::session::pipe::Pipe;
+use crate::session::resume::TRY_FOR;
 use crate::session::wire::{Message, RefuseCode, StreamId};
 use crate::telemetry::Fallback;
 use crate::transport::fault::{FaultPlan, Faulty};
@@ -92,20 +93,25 @@ impl Streams {
 
 /// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices; how fast a
 /// network is nobody can tell.
-fn path_spec(kind: TransportKind, session: &Session, nic: Option<&Nic>) -> PathSpec {
+fn path_spec(kind: TransportKind, session: &Session) -> PathSpec {
     let tcp = session.address.ip().is_loopback().then_some(2_000_000_000);
     let (rate, base_delay, tier) = match kind {
         TransportKind::Shm => (Some(4_000_000_000), Duration::from_micros(20), 0),
         TransportKind::Sim => (Some(4_000_000_000), Duration::from_micros(20), 0),
-        TransportKind::Rdma => (nic.and_then(Nic::rate), Duration::from_micros(10), 1),
+        // The NIC's own speed says little of a fabric with slower links in it, and too much at once is lost there.
+        TransportKind::Rdma => (None, Duration::from_micros(10), 1),
         TransportKind::Tcp => (tcp, Duration::from_micros(50), 2),
     };
-    let chunk = if kind == TransportKind::Rdma { CHUNK_BYTES } else { u64::MAX };
+    // A stream has its own congestion control and wants large writes. A NIC sends what it is given.
+    let is_rdma = kind == TransportKind::Rdma;
+    let (slice_bytes_min, window_min) = if is_rdma { (16 << 10, 64 << 10) } else { (1 << 20, 8 << 20) };
+    let chunk = if is_rdma { CHUNK_BYTES } else { u64::MAX };
     let limits = PathLimits {
+        slice_bytes_min,
         slice_bytes_max: 2 << 20,
         slice_pieces_max: PIECES_MAX as u32,
         slices_max: 64,
-        window_min: 8 << 20,
+        window_min,
         window_max: 64 << 20,
         local_chunk_bytes: chunk,
         remote_chunk_bytes: chunk,
@@ -158,6 +164,12 @@ impl Control {
             Ok(socket) => {
                 let role = Role::Stream { session: id, stream, greeted: false };
                 let key = self.add(Pipe::new(socket), role, None);
+                if stream.incarnation > 1
+                    && let Some(conn) = self.conns.get_mut(key)
+                {
+                    // It was there before: a link that is back answers soon, and one that is not is tried again.
+                    conn.deadline = Some(Instant::now() + TRY_FOR.min(self.core.config.connect_timeout));
+                }
                 self.pump(key);
             }
             Err(error) => {
@@ -224,7 +236,7 @@ impl Control {
         let session = live.session.clone();
         let nic = live.streams.places.get(&(stream.kind, stream.index)).map_or(0, |place| place.nic);
         let nic = self.own.nics.as_ref().and_then(|nics| nics.all.get(usize::from(nic))).cloned();
-        let spec = path_spec(stream.kind, &session, nic.as_deref());
+        let spec = path_spec(stream.kind, &session);
         let rail = self.rail(conn.pipe.into_socket(), &session, stream, nic);
         let Some(place) = self.stream(id, (stream.kind, stream.index)) else { return };
         place.dialling = false;
@@ -313,7 +325,7 @@ impl Control {
         } else if session.dialler {
             self.dial_stream(id, place);
         } else {
-            stream.open_by = Some(Instant::now() + self.core.config.connect_timeout);
+            stream.open_by = Some(Instant::now() + (2 * TRY_FOR).min(self.core.config.connect_timeout));
             self.tell(id, &Message::OpenStream { kind, index });
         }
     }

@@ -47,8 +47,8 @@ impl LeaseTicket {
             generation,
             lease: lease.id,
             key: lease.key,
-            region: lease.region.id(),
-            shared: lease.region.share().is_some(),
+            region: lease.region,
+            shared: lease.shared,
             access: lease.access,
             ranges: lease.ranges.clone(),
         }

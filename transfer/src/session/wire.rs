@@ -168,7 +168,10 @@ pub(crate) enum Message {
         nic: u8,
     },
     StreamWelcome,
-    Heartbeat,
+    /// I live, and have heard so many of the session's messages.
+    Heartbeat {
+        heard: u64,
+    },
     /// Close this stream (and older openings of it); answer when nothing of it can touch memory.
     FenceStream(StreamId),
     StreamFenced(StreamId),
@@ -209,6 +212,21 @@ pub(crate) enum Message {
         /// Of `transport::frame::Status`.
         status: u8,
         keys: Vec<(u32, u32)>,
+    },
+    /// A message of the session, and how many of the other side's have been heard.
+    Numbered {
+        number: u64,
+        heard: u64,
+        body: Vec<u8>,
+    },
+    /// The session goes on over this connection.
+    Resume {
+        session: u64,
+        token: [u8; 16],
+        heard: u64,
+    },
+    Resumed {
+        heard: u64,
     },
     /// I want it back.
     Recall {
@@ -355,7 +373,10 @@ impl Message {
                 w.u8(*nic);
             }
             Self::StreamWelcome => w.u8(9),
-            Self::Heartbeat => w.u8(10),
+            Self::Heartbeat { heard } => {
+                w.u8(10);
+                w.u64(*heard);
+            }
             Self::FenceStream(stream) => {
                 w.u8(11);
                 put_stream(&mut w, stream);
@@ -415,6 +436,22 @@ impl Message {
                     w.u32(*key);
                 }
             }
+            Self::Numbered { number, heard, body } => {
+                w.u8(25);
+                w.u64(*number);
+                w.u64(*heard);
+                w.bytes(body);
+            }
+            Self::Resume { session, token, heard } => {
+                w.u8(26);
+                w.u64(*session);
+                w.raw(token);
+                w.u64(*heard);
+            }
+            Self::Resumed { heard } => {
+                w.u8(27);
+                w.u64(*heard);
+            }
             Self::Recall { lease } => {
                 w.u8(23);
                 w.u64(*lease);
@@ -429,6 +466,11 @@ impl Message {
         let len = (bytes.len() - PREFIX_BYTES) as u32;
         bytes[4..8].copy_from_slice(&len.to_le_bytes());
         bytes
+    }
+
+    /// The message without its prefix.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        self.encode().split_off(PREFIX_BYTES)
     }
 
     /// Length of the body behind a prefix, if it is one.
@@ -455,7 +497,7 @@ impl Message {
             7 => Self::Refuse { code: RefuseCode::from_byte(r.u8()?)?, versions: (r.u16()?, r.u16()?) },
             8 => Self::StreamHello { session: r.u64()?, token: r.array()?, stream: take_stream(&mut r)?, nic: r.u8()? },
             9 => Self::StreamWelcome,
-            10 => Self::Heartbeat,
+            10 => Self::Heartbeat { heard: r.u64()? },
             11 => Self::FenceStream(take_stream(&mut r)?),
             12 => Self::StreamFenced(take_stream(&mut r)?),
             13 => Self::OpenStream { kind: kind_of(r.u8()?)?, index: r.u8()? },
@@ -468,6 +510,9 @@ impl Message {
             20 => Self::Checked { id: r.u64()?, status: r.u8()?, crc: r.u32()? },
             21 => Self::Borrow(take_borrow(&mut r)?),
             22 => Self::Lent { lease: r.u64()?, status: r.u8()?, keys: take_keys(&mut r)? },
+            25 => Self::Numbered { number: r.u64()?, heard: r.u64()?, body: r.bytes()?.to_vec() },
+            26 => Self::Resume { session: r.u64()?, token: r.array()?, heard: r.u64()? },
+            27 => Self::Resumed { heard: r.u64()? },
             23 => Self::Recall { lease: r.u64()? },
             24 => Self::Returned { lease: r.u64()?, landed: r.u64()? },
             _ => return Err(DecodeError),
@@ -517,7 +562,10 @@ mod tests {
             Message::Refuse { code: RefuseCode::Version, versions: VERSIONS },
             Message::StreamHello { session: 6, token: [8; 16], stream, nic: 3 },
             Message::StreamWelcome,
-            Message::Heartbeat,
+            Message::Heartbeat { heard: 3 },
+            Message::Numbered { number: 9, heard: 8, body: vec![16] },
+            Message::Resume { session: 1, token: [2; 16], heard: 3 },
+            Message::Resumed { heard: 4 },
             Message::FenceStream(stream),
             Message::StreamFenced(stream),
             Message::OpenStream { kind: TransportKind::Shm, index: 0 },

@@ -20,24 +20,40 @@ macro_rules! over {
     };
 }
 
+/// On real NICs, or those of the soft-RoCE machine.
 #[allow(unused_macros, reason = "each test binary uses its part")]
-macro_rules! over_each_transport {
+macro_rules! over_rdma {
     ($($name:ident),* $(,)?) => {
-        over!(tcp, Tcp, $($name),*);
-        over!(shm, Shm, $($name),*);
-        over!(sim, Sim, $($name),*);
-        /// On real NICs, or those of the soft-RoCE machine.
         mod rdma {
             $(
                 #[tokio::test]
-                #[ignore = "RDMA NICs are named in KVRAIL_TEST_RDMA, say rxa0,rxa1/rxb0,rxb1"]
+                #[ignore = "RDMA NICs of two hosts are named in KVRAIL_TEST_RDMA, say rxa0,rxa1/rxb0,rxb1"]
                 async fn $name() { super::$name(super::TransportKind::Rdma).await; }
             )*
         }
     };
 }
 
+#[allow(unused_macros, reason = "each test binary uses its part")]
+macro_rules! over_each_transport {
+    ($($name:ident),* $(,)?) => {
+        over!(tcp, Tcp, $($name),*);
+        over!(shm, Shm, $($name),*);
+        over!(sim, Sim, $($name),*);
+        over_rdma!($($name),*);
+    };
+}
+
 /// For several processes, which the simulated fabric does not join.
+#[allow(unused_macros, reason = "each test binary uses its part")]
+macro_rules! over_each_for_processes {
+    ($($name:ident),* $(,)?) => {
+        over_tcp_and_shm!($($name),*);
+        over_rdma!($($name),*);
+    };
+}
+
+/// For those whose other side is spoken by hand.
 #[allow(unused_macros, reason = "each test binary uses its part")]
 macro_rules! over_tcp_and_shm {
     ($($name:ident),* $(,)?) => {
@@ -62,7 +78,9 @@ fn nics() -> Vec<RdmaRail> {
     static ENGINES: AtomicUsize = AtomicUsize::new(0);
     let hosts = std::env::var("KVRAIL_TEST_RDMA").expect("KVRAIL_TEST_RDMA names the NICs of two hosts");
     let hosts: Vec<&str> = hosts.split('/').collect();
-    let host = hosts[ENGINES.fetch_add(1, Ordering::Relaxed) % hosts.len()];
+    // A process that a test has started is the other host.
+    let first = usize::from(std::env::var_os("KVRAIL_TEST_CHILD").is_some());
+    let host = hosts[(first + ENGINES.fetch_add(1, Ordering::Relaxed)) % hosts.len()];
     host.split(',').map(|nic| nic.parse().expect("a NIC")).collect()
 }
 

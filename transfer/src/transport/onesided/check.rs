@@ -51,7 +51,7 @@ pub(super) fn answer(owner: &Owner, check: &Check, now: Instant) -> (Status, u32
     };
     let mut crc = Crc::default();
     for (offset, len) in ranges {
-        if let Some(base) = pin.lease().region.mapping().at(offset, len) {
+        if let Some(base) = pin.region().mapping().at(offset, len) {
             // SAFETY: `at` proved the range, the pin keeps the region mapped and lent.
             unsafe { crc.add(base, len as usize) };
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::session::lease::{LeaseState, Pin};
+use crate::session::lease::Pin;
 use crate::telemetry::{Counters, count};
 
 /// How long a borrower may take to give a lease back. Longer than a worker is ever away from its rails, short for an owner that
@@ -39,11 +39,11 @@ impl Lending {
 
     /// Goes through those whose borrowers have not been told their keys. `tell` answers whether it told; one that it refuses
     /// (`None`) is not lent any more.
-    pub(super) fn tell<E>(&mut self, mut tell: impl FnMut(&LeaseState) -> Result<Option<bool>, E>) -> Result<(), E> {
+    pub(super) fn tell<E>(&mut self, mut tell: impl FnMut(&Pin) -> Result<Option<bool>, E>) -> Result<(), E> {
         self.has_untold = false;
         let mut refused = Vec::new();
         for (id, lent) in self.by_lease.iter_mut().filter(|(_, lent)| !lent.told) {
-            match tell(lent.pin.lease())? {
+            match tell(&lent.pin)? {
                 Some(told) => lent.told = told,
                 None => refused.push(*id),
             }

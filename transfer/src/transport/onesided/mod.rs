@@ -114,8 +114,11 @@ pub(crate) trait Device: Send {
     /// Posts a request with one doorbell.
     fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key], now: Instant) -> Result<(), RailError>;
 
-    /// Takes what has completed, and hears what the NIC has to say. What is still outstanding will wake the poller.
+    /// Takes what has completed, and hears what the NIC has to say.
     fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError>;
+
+    /// From here on what completes wakes the rail's poller. True: something may have completed just before, look once more.
+    fn arm(&mut self) -> Result<bool, RailError>;
 
     /// Destroys both queue pairs. True: nothing of them touches memory any more, on either side.
     fn close(&mut self) -> bool;

@@ -220,9 +220,10 @@ impl<D: Device> OneSided<D> {
             return Ok(());
         }
         let (device, pipe) = (&mut self.device, &mut self.pipe);
-        self.lending.tell(|lease| -> Result<_, RailError> {
+        self.lending.tell(|pin| -> Result<_, RailError> {
+            let lease = pin.lease();
             let mut ranges = lease.ranges.iter().map(|range| (range.offset, range.len));
-            let (status, keys) = match device.keys(&lease.region, &mut ranges, Side::Remote) {
+            let (status, keys) = match device.keys(pin.region(), &mut ranges, Side::Remote) {
                 // Its end comes before its beginning.
                 _ if lease.is_revoked() => (Status::Stale, Vec::new()),
                 Reach::Soon => return Ok(Some(false)),
@@ -432,7 +433,7 @@ impl<D: Device> Rail for OneSided<D> {
         self.recall(now)?;
         self.advance(now)?;
         self.pipe.flush()?;
-        Ok(self.readable)
+        Ok(self.device.arm()? || self.readable)
     }
 
     /// The rail's own poller says which.

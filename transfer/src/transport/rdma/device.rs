@@ -9,6 +9,7 @@ use kvrail_verbs::CompletionChannel;
 
 use crate::mailbox::Mailbox;
 use crate::memory::Region;
+use crate::telemetry::{Counters, count};
 use crate::transport::RailError;
 use crate::transport::onesided::{Device, Key, Reach, Request, Side, Work};
 use crate::transport::rdma::address::Address;
@@ -24,6 +25,7 @@ const CHANNEL: u64 = 1;
 pub(crate) struct RdmaDevice {
     nic: Arc<Nic>,
     clerk: Arc<Clerk>,
+    counters: Arc<Counters>,
     channel: CompletionChannel,
     notes: Arc<Mailbox<Note>>,
     requester: Option<Requester>,
@@ -39,12 +41,29 @@ pub(crate) struct RdmaDevice {
 
 impl RdmaDevice {
     /// `waker` is that of the rail's poller.
-    pub(crate) fn new(nic: Arc<Nic>, clerk: Arc<Clerk>, waker: Waker) -> Result<Self, RailError> {
+    pub(crate) fn new(
+        nic: Arc<Nic>,
+        clerk: Arc<Clerk>,
+        counters: Arc<Counters>,
+        waker: Waker,
+    ) -> Result<Self, RailError> {
         let (channel, notes) = (nic.context.completion_channel()?, Arc::new(Mailbox::new(waker)));
         nic.listen(&notes);
         let (ordered, refused) = Default::default();
         let (requester, responder) = (None, None);
-        Ok(Self { nic, clerk, channel, notes, requester, responder, ordered, refused, ringing: false, undead: false })
+        Ok(Self {
+            nic,
+            clerk,
+            counters,
+            channel,
+            notes,
+            requester,
+            responder,
+            ordered,
+            refused,
+            ringing: false,
+            undead: false,
+        })
     }
 
     fn hear(&mut self) -> Result<(), RailError> {
@@ -74,8 +93,6 @@ impl RdmaDevice {
 
     fn destroy_requester(&mut self) {
         if let Some(requester) = self.requester.take() {
-            let (number, counts) = (requester.number(), requester.counts);
-            tracing::debug!(nic = %self.nic.name, number, ?counts, "a requester ends");
             self.undead |= !requester.destroy();
         }
     }
@@ -163,7 +180,11 @@ impl Device for RdmaDevice {
 
     fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key], _: Instant) -> Result<(), RailError> {
         match &mut self.requester {
-            Some(requester) => requester.post(request, local, remote),
+            Some(requester) => {
+                count(&self.counters.work_requests, requester.post(request, local, remote)? as u64);
+                count(&self.counters.doorbells, 1);
+                Ok(())
+            }
             None => Err(RailError::Protocol("a slice before its queue pair")),
         }
     }
@@ -176,6 +197,10 @@ impl Device for RdmaDevice {
             }
         }
         self.requester.as_mut().map_or(Ok(()), |requester| requester.reap(into))
+    }
+
+    fn arm(&mut self) -> Result<bool, RailError> {
+        self.requester.as_mut().map_or(Ok(false), Requester::arm)
     }
 
     fn close(&mut self) -> bool {

@@ -55,5 +55,6 @@ pub(crate) fn rail(
     clerk: Arc<Clerk>,
 ) -> Result<OneSided<impl crate::transport::onesided::Device>, RailError> {
     let (poller, waker) = Poller::new()?;
-    Ok(OneSided::new(socket, owner, RdmaDevice::new(nic, clerk, waker)?, poller)?)
+    let device = RdmaDevice::new(nic, clerk, Arc::clone(&owner.counters), waker)?;
+    Ok(OneSided::new(socket, owner, device, poller)?)
 }

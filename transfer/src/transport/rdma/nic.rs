@@ -133,11 +133,6 @@ impl Nic {
         self.context.port(self.name.port)
     }
 
-    /// Bytes a second of its link, as the driver tells them.
-    pub(crate) fn rate(&self) -> Option<u64> {
-        Some(self.port().ok()?.bits_per_second() / 8).filter(|rate| *rate > 0)
-    }
-
     /// The address to use, of the peer's kind if that is known. Read anew each time: tables change under a running engine.
     pub(super) fn gid(&self, wanted: Option<Reachability>) -> Result<Option<(GidEntry, Reachability)>, Error> {
         let mut entries = self.context.gids(self.name.port)?;

@@ -18,9 +18,9 @@ use crate::transport::rdma::{CHUNK_BYTES, Nic, chain};
 const SEGMENTS_MAX: u32 = 16;
 /// READs under way at once, where both devices have as many.
 const READS_MAX: u8 = 16;
-/// 4.096 µs · 2^14 = 67 ms until an answer is missed, seven times over. The planner gives up on a path before that; the
-/// NIC's patience is for losses that a fabric recovers from.
-const TIMEOUT: u8 = 14;
+/// 4.096 µs · 2^12 = 17 ms until an answer is missed, seven times over. The planner gives up on a path before that; the
+/// NIC's patience is for losses that a fabric recovers from, and each costs it as long.
+const TIMEOUT: u8 = 12;
 const RETRIES: u8 = 7;
 /// Completions taken at once.
 const BATCH: usize = 64;
@@ -82,15 +82,6 @@ pub(super) struct Requester {
     outstanding: usize,
     /// An event has been asked for and has not come.
     armed: bool,
-    /// Work requests and doorbells so far.
-    pub(super) counts: Counts,
-}
-
-/// What a requester has asked of its NIC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) requests: u64,
-    pub(super) doorbells: u64,
 }
 
 impl Requester {
@@ -115,16 +106,11 @@ impl Requester {
             completions: vec![Completion::default(); BATCH].into(),
             outstanding: 0,
             armed: false,
-            counts: Counts::default(),
         })
     }
 
     pub(super) fn address(&self) -> &Address {
         &self.near
-    }
-
-    pub(super) fn number(&self) -> u32 {
-        self.near.number
     }
 
     pub(super) fn connect(&mut self, nic: &Nic, far: &Address) -> Result<(), RailError> {
@@ -138,8 +124,8 @@ impl Requester {
         })?)
     }
 
-    /// Posts a slice: one chain, one doorbell, one completion.
-    pub(super) fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key]) -> Result<(), RailError> {
+    /// Posts a slice: one chain, one doorbell, one completion. Says how many work requests that was.
+    pub(super) fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key]) -> Result<usize, RailError> {
         let (segments, works) = (&mut self.segments, &mut self.works);
         chain::build(&request.pieces, (local, remote), CHUNK_BYTES, self.segments_max, segments, works)
             .ok_or(RailError::Protocol("a lease without the keys of all its parts"))?;
@@ -159,9 +145,7 @@ impl Requester {
         self.chain.signal_last();
         self.pair.post_send(&mut self.chain).map_err(|error| RailError::Nic(error.to_string()))?;
         self.outstanding += 1;
-        self.counts.requests += works.len() as u64;
-        self.counts.doorbells += 1;
-        Ok(())
+        Ok(works.len())
     }
 
     /// An event of its queue was fetched.
@@ -169,19 +153,18 @@ impl Requester {
         self.armed = false;
     }
 
-    /// Takes what has completed. As long as something is outstanding, the channel will have an event.
-    pub(super) fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
-        self.poll(into)?;
-        while self.outstanding > 0 && !self.armed {
-            self.queue.request_event(false)?;
-            self.armed = true;
-            // What came before that call raises no event.
-            self.poll(into)?;
+    /// Asks for an event where something is outstanding and none has been asked for. True if so: what came before raises none.
+    pub(super) fn arm(&mut self) -> Result<bool, RailError> {
+        if self.outstanding == 0 || self.armed {
+            return Ok(false);
         }
-        Ok(())
+        self.queue.request_event(false)?;
+        self.armed = true;
+        Ok(true)
     }
 
-    fn poll(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
+    /// Takes what has completed.
+    pub(super) fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
         if self.outstanding == 0 {
             return Ok(());
         }

@@ -103,6 +103,11 @@ impl Device for SimDevice {
         Ok(())
     }
 
+    /// Completions always wake.
+    fn arm(&mut self) -> Result<bool, RailError> {
+        Ok(false)
+    }
+
     fn close(&mut self) -> bool {
         self.destroy_requester();
         if let Some(responder) = self.responder.take() {

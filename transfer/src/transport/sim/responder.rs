@@ -110,7 +110,7 @@ impl Responder {
                 return Err(Refusal::Stale);
             }
             let local = job.region.mapping().at(piece.local, piece.len).ok_or(Refusal::Malformed)?;
-            let lent = pin.lease().region.mapping().at(piece.remote, piece.len).ok_or(Refusal::OutsideLease)?;
+            let lent = pin.region().mapping().at(piece.remote, piece.len).ok_or(Refusal::OutsideLease)?;
             let len = piece.len as usize;
             self.owner.about_to_copy();
             // SAFETY: `at` proved both ranges; the request's job and the pin keep their regions mapped, and the pin keeps the

@@ -231,7 +231,7 @@ fn what_makes_no_sense_ends_the_rail() {
         (Message::Lent { lease: 3, status: 99, keys: Vec::new() }, true),
         (Message::Recall { lease: 3 }, false),
         (Message::Returned { lease: 3, landed: 1 }, true),
-        (Message::Heartbeat, true),
+        (Message::Heartbeat { heard: 0 }, true),
     ] {
         let (a, b) = UnixStream::pair().unwrap();
         let nic = Nic::open(&Fabric::default(), 2).unwrap();

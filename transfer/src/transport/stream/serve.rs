@@ -181,7 +181,7 @@ impl Stream {
             crc.finish()
         });
         if self.shm.is_some() {
-            let region = pin.lease().region.clone();
+            let region = pin.region().clone();
             if self.export(&region).is_err() {
                 self.end(header.id, Status::Unreachable);
                 return Ok(());
@@ -263,5 +263,5 @@ impl Stream {
 
 /// Address of a range that [`admit`](super::leases::LeaseCache::admit) found inside the lease.
 fn range(pin: &Pin, entry: &Entry) -> *mut u8 {
-    pin.lease().region.as_ptr().wrapping_add(entry.key as usize)
+    pin.region().as_ptr().wrapping_add(entry.key as usize)
 }

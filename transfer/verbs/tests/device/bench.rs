@@ -149,7 +149,10 @@ impl End {
         let mut room = [Completion::default(); 16];
         loop {
             self.queue.request_event(false).expect("asked");
-            seen.extend_from_slice(self.queue.poll(&mut room).expect("polled"));
+            // Until it is empty: what is there already raises no event.
+            while let done @ [_, ..] = self.queue.poll(&mut room).expect("polled") {
+                seen.extend_from_slice(done);
+            }
             if seen.len() >= count {
                 return seen;
             }

@@ -39,7 +39,8 @@ fn write(a: &End, source: &Memory, address: u64, rkey: u32) -> Status {
 }
 
 pub fn bound_range(bench: &Bench) -> Outcome {
-    for case in ["inside", "outside", "read", "void"] {
+    let mut is_loose = None;
+    for case in ["inside", "outside", "beyond", "read", "void"] {
         let [a, b] = bench.pair();
         let window = window(&b)?;
         let (source, target) = (a.memory(4096, 1), b.memory(3 * 4096, 2));
@@ -49,7 +50,13 @@ pub fn bound_range(bench: &Bench) -> Outcome {
         assert_eq!(target.bytes()[4096..4112], source.bytes()[..16]);
         match case {
             "inside" => assert_eq!(write(&a, &source, inside + 4080, rkey), Status::Success),
-            "outside" => assert_eq!(write(&a, &source, inside + 4081, rkey), Status::RemoteAccess),
+            "outside" => {
+                // The rxe of Linux 6.12 looks up the window and then checks the range of its region.
+                if write(&a, &source, inside + 4081, rkey) != Status::RemoteAccess {
+                    is_loose = Some(format!("{}: a window opens its whole region, all else holds", b.context.name()));
+                }
+            }
+            "beyond" => assert_eq!(write(&a, &source, inside + 8192 - 15, rkey), Status::RemoteAccess),
             "read" => {
                 let from = Operation::Read(Remote { address: inside, rkey });
                 a.post(1, from, Data::Segments(&[source.segment(0, 16)]));
@@ -65,7 +72,7 @@ pub fn bound_range(bench: &Bench) -> Outcome {
         }
         drop(window);
     }
-    Ok(())
+    is_loose.map_or(Ok(()), Err)
 }
 
 pub fn destroyed(bench: &Bench) -> Outcome {
@@ -73,8 +80,9 @@ pub fn destroyed(bench: &Bench) -> Outcome {
     let window = window(&b)?;
     let (source, target) = (a.memory(4096, 1), b.memory(3 * 4096, 2));
     let rkey = bind(&b, &window, &target);
+    let before = b.context.undestroyed();
     drop(window);
-    assert_eq!(b.context.undestroyed(), 0);
+    assert_eq!(b.context.undestroyed(), before);
     assert_eq!(write(&a, &source, target.address() + 4096, rkey), Status::RemoteAccess);
     assert!(target.bytes() == pattern(2, 3 * 4096), "something landed by a void key");
     Ok(())

@@ -5,8 +5,8 @@ use std::net::{Shutdown, SocketAddr};
 
 use kvrail_transfer::LeaseTicket;
 use kvrail_transfer::testing::{
-    Head, MAGIC, Session, closes, dial, fields, generation, hello, hello_from, message, read_ack, read_message,
-    refused, says, session, status, stream_hello,
+    Head, MAGIC, Session, closes, dial, fields, generation, heartbeat, hello, hello_from, message, read_ack,
+    read_message, refused, says, session, status, stream_hello,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -47,7 +47,7 @@ fn strangers(generation: u64) -> Vec<Hello> {
         stranger("a hello whose fields pass its end", message(&right[8..20])),
         stranger("a hello that goes on behind its fields", message(&[&right[8..], &[0]].concat())),
         stranger("a message that nobody knows", message(&[200, 1, 2])),
-        stranger("a message out of turn", message(&[10])),
+        stranger("a message out of turn", heartbeat()),
         case("versions 7 to 9", hello((7, 9), OURS), refused::VERSION, "version"),
         case("the generation of the node itself", hello((1, 1), generation), refused::MYSELF, "myself"),
         case(
@@ -313,7 +313,7 @@ impl Liar<'_> {
         let mut last = String::new();
         for _ in 0..100 {
             // A heartbeat: our silence is none of the lies.
-            self.session.control.write_all(&message(&[10])).map_err(|e| format!("the session is over: {e}"))?;
+            self.session.control.write_all(&heartbeat()).map_err(|e| format!("the session is over: {e}"))?;
             self.openings += 1;
             let (at, number) = (self.at, self.openings);
             let hello = stream_hello(self.session.id, self.session.token, number);

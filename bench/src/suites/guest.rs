@@ -1,0 +1,131 @@
+//! Tests in the soft-RoCE machine: built here, run there.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde::Deserialize;
+
+use super::Setting;
+
+/// Seconds that one run in the machine may take.
+const LIMIT_S: u32 = 600;
+
+/// The machine: so many hosts with so many rails each.
+pub struct Guest<'a> {
+    setting: &'a Setting,
+    hosts: u8,
+    rails: u8,
+}
+
+/// What a command in the machine said.
+pub struct Said {
+    /// Whether it ended with 0.
+    pub ok: bool,
+    /// What it printed, errors last.
+    pub text: String,
+}
+
+impl Said {
+    /// Lines of the form `figure NAME: VALUE`.
+    pub fn figures(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.text.lines().filter_map(|line| line.split_once("figure ")?.1.split_once(": "))
+    }
+
+    /// Tests that passed, and how many were to.
+    pub fn tests(&self) -> (usize, usize) {
+        let verdicts = || self.text.lines().filter(|line| line.starts_with("test ") && line.contains(" ... "));
+        let judged = verdicts().filter(|line| !line.contains("... ignored"));
+        (self.text.matches("... ok").count(), judged.count())
+    }
+}
+
+impl<'a> Guest<'a> {
+    pub fn new(setting: &'a Setting, hosts: u8, rails: u8) -> Self {
+        Self { setting, hosts, rails }
+    }
+
+    /// Why it cannot be had here, if it cannot.
+    pub fn missing(setting: &Setting) -> Option<String> {
+        let said = Guest::new(setting, 2, 1).run(&["true"], &[]);
+        match said {
+            Ok(Said { ok: true, .. }) => None,
+            Ok(Said { text, .. }) | Err(text) => Some(text.trim().to_owned()),
+        }
+    }
+
+    /// NICs of the first two hosts, as tests want them named.
+    pub fn nics(&self) -> String {
+        let host = |host: char| (0..self.rails).map(|rail| format!("rx{host}{rail}")).collect::<Vec<_>>().join(",");
+        format!("{}/{}", host('a'), host('b'))
+    }
+
+    /// Runs a command in it, with these variables.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn run(&self, command: &[&str], env: &[(&str, &str)]) -> Result<Said, String> {
+        let mut cargo = Command::new("cargo");
+        cargo.args(["xtask", "softroce", "run", "--memory", "3072"]).current_dir(&self.setting.root);
+        cargo.args(["--hosts", &self.hosts.to_string(), "--rails", &self.rails.to_string()]);
+        cargo.args(["--limit", &LIMIT_S.to_string()]);
+        for (name, value) in env {
+            cargo.args(["--env", name]).env(name, value);
+        }
+        let output = cargo.arg("--").args(command).output().map_err(|e| format!("cargo: {e}"))?;
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        Ok(Said { ok: output.status.success(), text: text.into_owned() })
+    }
+
+    /// Runs tests of a test binary that are ignored elsewhere, one after the other, on the NICs of the first two hosts.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn tests(&self, binary: &str, args: &[&str], env: &[(&str, &str)]) -> Result<Said, String> {
+        let nics = self.nics();
+        let env = [&[("KVRAIL_TEST_RDMA", &*nics)], env].concat();
+        let alone = ["--ignored", "--test-threads", "1", "--nocapture"];
+        self.run(&[&[binary], args, &alone].concat(), &env)
+    }
+}
+
+/// Test binaries by name.
+pub type Built = BTreeMap<String, PathBuf>;
+
+/// The path of one.
+///
+/// # Errors
+/// If there is none of that name.
+pub fn path<'a>(built: &'a Built, name: &str) -> Result<&'a str, String> {
+    built.get(name).and_then(|path| path.to_str()).ok_or_else(|| format!("no test binary `{name}` was built"))
+}
+
+/// Builds the test binaries of a package; their paths by name.
+///
+/// # Errors
+/// Cargo's.
+pub fn build(setting: &Setting, package: &str, features: &[&str]) -> Result<Built, String> {
+    #[derive(Deserialize)]
+    struct Target {
+        name: String,
+        kind: Vec<String>,
+    }
+    #[derive(Deserialize)]
+    struct Artifact {
+        target: Option<Target>,
+        executable: Option<PathBuf>,
+    }
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--no-run", "--message-format", "json", "--package", package]).args(features);
+    let output = cargo.current_dir(&setting.root).output().map_err(|e| format!("cargo: {e}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let artifacts = output.stdout.split(|byte| *byte == b'\n');
+    let artifacts = artifacts.filter_map(|line| serde_json::from_slice::<Artifact>(line).ok());
+    let tests = artifacts.filter_map(|artifact| {
+        let target = artifact.target.filter(|target| target.kind.iter().any(|kind| kind == "test"))?;
+        Some((target.name, artifact.executable?))
+    });
+    Ok(tests.collect())
+}

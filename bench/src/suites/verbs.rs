@@ -1,0 +1,54 @@
+//! RDMA for real: the verbs layer and the rdma transport in the soft-RoCE machine, where queue pairs, one-sided writes and
+//! completion errors are the kernel's own.
+
+use super::guest::{self, Built, Guest, path};
+use super::{Findings, Setting, Tier};
+
+/// Runs the suite.
+pub async fn run(setting: &Setting) -> Findings {
+    let setting = setting.clone();
+    tokio::task::spawn_blocking(move || {
+        let mut findings = Findings::default();
+        if let Some(why) = Guest::missing(&setting) {
+            findings.skip(format!("all of it: the soft-RoCE machine cannot be had here: {why}"));
+        } else if let Err(error) = check(&setting, &mut findings) {
+            findings.failure(error);
+        }
+        findings
+    })
+    .await
+    .unwrap_or_default()
+}
+
+fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
+    let devices = guest::build(setting, "kvrail-verbs", &[])?;
+    let said = Guest::new(setting, 2, 2).run(&[path(&devices, "device")?], &[])?;
+    let (passed, all) = said.tests();
+    let skipped = said.text.matches("SKIPPED").count();
+    findings.figure("verbs layer", format!("{passed} of {all} tests, {skipped} of what the device has not"));
+    findings.check(said.ok && passed + skipped == all && passed > 10, format!("the verbs layer: {}", said.text));
+
+    let engine = guest::build(setting, "kvrail-transfer", &[])?;
+    let links: &[u8] = if setting.tier == Tier::Quick { &[1] } else { &[1, 2, 4] };
+    for rails in links {
+        tests(&Guest::new(setting, 2, *rails), &engine, "conformance", &["rdma::"], findings)?;
+    }
+    if setting.tier == Tier::Full {
+        tests(&Guest::new(setting, 2, 1), &engine, "links", &["sixty_four"], findings)?;
+        for binary in ["faults", "late_write", "processes"] {
+            tests(&Guest::new(setting, 2, 2), &engine, binary, &["rdma::"], findings)?;
+        }
+    }
+    Ok(())
+}
+
+/// Tests of one binary, all of which must pass.
+fn tests(guest: &Guest<'_>, built: &Built, name: &str, args: &[&str], findings: &mut Findings) -> Result<(), String> {
+    let said = guest.tests(path(built, name)?, args, &[])?;
+    let (passed, all) = said.tests();
+    let nics = guest.nics();
+    findings.figure(format!("{name} over {nics}"), format!("{passed} of {all} tests"));
+    said.figures().for_each(|(name, value)| findings.figure(name, value));
+    findings.check(said.ok && passed == all && all > 0, format!("{name} over {nics}: {}", said.text));
+    Ok(())
+}

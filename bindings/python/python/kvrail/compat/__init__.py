@@ -1,0 +1,1 @@
+"""Engines that look like others', for programs that were written for them."""

@@ -1,0 +1,96 @@
+//! The messages of a session: heard, served, said.
+
+use std::time::Instant;
+
+use crate::notify::Notification;
+use crate::session::control::Control;
+use crate::session::line::Heard;
+use crate::session::wire::Message;
+use crate::telemetry::Rejection;
+use crate::transfer::FailureKind;
+
+impl Control {
+    /// Serves a message of a session's control connection.
+    pub(super) fn control_message(&mut self, id: u64, message: Message) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        live.heard = Instant::now();
+        let (known, inner) = match message {
+            Message::Heartbeat { heard } => (live.line.was_heard(heard), None),
+            Message::Numbered { number, heard, body } => {
+                let known = live.line.was_heard(heard);
+                match live.line.hear(number) {
+                    Heard::New => (known, Some(Message::decode(&body).ok())),
+                    Heard::Again => (known, None),
+                    Heard::Gap => (false, None),
+                }
+            }
+            _ => (false, None),
+        };
+        match inner {
+            _ if !known => self.out_of_turn(id),
+            None => {}
+            Some(inner) => {
+                let before = live.said;
+                self.serve(id, inner);
+                // An answer says that it was heard; without one it is said so.
+                if self.sessions.get(&id).is_some_and(|live| live.said == before) {
+                    self.beat(id);
+                }
+            }
+        }
+    }
+
+    fn out_of_turn(&mut self, id: u64) {
+        let from = self.sessions.get(&id).map(|live| live.session.address);
+        self.reject(Rejection::Session, from);
+        self.lose(id, "a message out of turn");
+    }
+
+    fn serve(&mut self, id: u64, message: Option<Message>) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        match message {
+            Some(Message::FenceStream(stream)) => self.fence_for_peer(id, stream),
+            Some(Message::StreamFenced(stream)) => self.fenced_by_peer(id, stream),
+            Some(Message::OpenStream { kind, index }) => self.open_for_peer(id, kind, index),
+            Some(Message::Notify { seq, payload }) => {
+                let notification = Notification { from: live.session.generation, payload: payload.into() };
+                let accepted = self.core.notifications.push(notification);
+                self.tell(id, &Message::NotifyAck { seq, accepted });
+            }
+            Some(Message::NotifyAck { seq, accepted }) => {
+                if let Some(notice) = live.notices.remove(&seq) {
+                    notice.end((!accepted).then_some(FailureKind::NotifyRefused));
+                }
+            }
+            Some(Message::Bye) => self.lose(id, "the peer says good-bye"),
+            _ => self.out_of_turn(id),
+        }
+    }
+
+    /// Says something to a session's peer, once, whatever becomes of the connection.
+    pub(super) fn tell(&mut self, id: u64, message: &Message) {
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        match live.line.say(message, Instant::now()) {
+            Some(numbered) => self.send(id, &numbered),
+            None => self.lose(id, "the peer does not hear"),
+        }
+    }
+
+    /// Says that we live, and what we have heard.
+    pub(super) fn beat(&mut self, id: u64) {
+        let Some(heard) = self.sessions.get(&id).map(|live| live.line.heard()) else { return };
+        self.send(id, &Message::Heartbeat { heard });
+    }
+
+    /// Sends over a session's connection, if it has one.
+    pub(super) fn send(&mut self, id: u64, message: &Message) {
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        live.said = Instant::now();
+        let Some(key) = live.conn else { return };
+        if let Some(conn) = self.conns.get_mut(key)
+            && let Err(error) = conn.pipe.send(message)
+        {
+            self.broken(key, &error);
+        }
+    }
+}
