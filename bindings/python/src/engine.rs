@@ -40,7 +40,8 @@ fn transport(name: &str) -> PyResult<TransportKind> {
     match name {
         "shm" => Ok(TransportKind::Shm),
         "tcp" => Ok(TransportKind::Tcp),
-        other => Err(PyValueError::new_err(format!("transports: {other:?} is neither \"shm\" nor \"tcp\""))),
+        "rdma" => Ok(TransportKind::Rdma),
+        other => Err(PyValueError::new_err(format!("transports: {other:?} is none of \"shm\", \"rdma\" and \"tcp\""))),
     }
 }
 
