@@ -27,6 +27,9 @@ use crate::worker;
 
 /// Wire time of a slice.
 const SLICE_TIME: Duration = Duration::from_micros(400);
+/// A path that is alone has slices that take so many times as long: they cost a system call or two each, and priorities are still felt.
+/// Those of a fast path end at the transport's limit before.
+const ALONE_FACTOR: u32 = 16;
 /// The control thread is woken for a planner's timer only where it would be this late otherwise: timers move with every
 /// slice, and workers look at them in passing.
 const TIMER_SLACK: Duration = Duration::from_millis(2);
@@ -123,8 +126,12 @@ impl Core {
         let leases = LeaseTable::new(config.leases_max);
         // Kernel sockets and copies cost more a slice than a NIC's work request does: bigger slices, and no small ones where
         // the rate is low because the processor is short.
-        let planner =
-            plan::Config { slice_time: SLICE_TIME, transfers_max: config.transfers_max, ..plan::Config::default() };
+        let planner = plan::Config {
+            slice_time: SLICE_TIME,
+            alone_factor: ALONE_FACTOR,
+            transfers_max: config.transfers_max,
+            ..plan::Config::default()
+        };
         let planner = Planner::new(planner, generation);
         Arc::new(Self {
             generation,
