@@ -31,7 +31,7 @@ fn booted_where_its_kernel_is_built_it_has_devices_faults_and_an_exit_status() {
     let scratch = tempfile::tempdir().unwrap();
     let here = scratch.path();
 
-    let devices = "ls /sys/class/infiniband; echo problem >&2; exit 3";
+    let devices = "ls -1 /sys/class/infiniband; echo problem >&2; exit 3";
     let (status, out, err) = machine(here, &["--hosts", "2", "--rails", "2", "--", "sh", "-c", devices]);
     assert_eq!((status, &*out), (3, "rxa0\nrxa1\nrxb0\nrxb1\n"), "{err}");
     assert_eq!(err, "problem\n");
@@ -55,8 +55,6 @@ fn booted_where_its_kernel_is_built_it_has_devices_faults_and_an_exit_status() {
 
     let (status, out, _) = machine(here, &["--limit", "3", "--", "sh", "-c", "echo before; sleep 60"]);
     assert_eq!((status, &*out), (run::OVER_LIMIT, "before\n"));
-    let (status, ..) = machine(here, &["--", "sh", "-c", "echo b >/proc/sysrq-trigger; sleep 60"]);
-    assert_eq!(status, run::GUEST_DIED);
 
     // Other runs of this host are none of our business.
     let ours = format!("kvrail-softroce-{}-", std::process::id());
