@@ -6,10 +6,25 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use super::Setting;
+use super::{Findings, Setting};
 
 /// Seconds that one run in the machine may take.
 const LIMIT_S: u32 = 600;
+
+/// Runs a suite that is nothing without the machine.
+pub async fn suite(setting: &Setting, check: fn(&Setting, &mut Findings) -> Result<(), String>) -> Findings {
+    let setting = setting.clone();
+    let checks = move || {
+        let mut findings = Findings::default();
+        if let Some(why) = Guest::missing(&setting) {
+            findings.skip(format!("all of it: the soft-RoCE machine cannot be had here: {why}"));
+        } else if let Err(error) = check(&setting, &mut findings) {
+            findings.failure(error);
+        }
+        findings
+    };
+    tokio::task::spawn_blocking(checks).await.unwrap_or_default()
+}
 
 /// The machine: so many hosts with so many rails each.
 pub struct Guest<'a> {

@@ -9,18 +9,7 @@ const FLOORS: [(&str, f64); 3] = [("64 KiB", 0.95), ("1 MiB", 0.95), ("scattered
 
 /// Runs the suite.
 pub async fn run(setting: &Setting) -> Findings {
-    let setting = setting.clone();
-    tokio::task::spawn_blocking(move || {
-        let mut findings = Findings::default();
-        if let Some(why) = Guest::missing(&setting) {
-            findings.skip(format!("all of it: the soft-RoCE machine cannot be had here: {why}"));
-        } else if let Err(error) = check(&setting, &mut findings) {
-            findings.failure(error);
-        }
-        findings
-    })
-    .await
-    .unwrap_or_default()
+    guest::suite(setting, check).await
 }
 
 fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {

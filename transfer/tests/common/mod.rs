@@ -13,7 +13,7 @@ use kvrail_transfer::{
 /// Runs each function as a test over a transport, in a module of its name.
 #[allow(unused_macros, reason = "each test binary uses its part")]
 macro_rules! over {
-    ($module:ident, $kind:ident, $($name:ident),*) => {
+    ($module:ident, $kind:ident, $($name:ident),* $(,)?) => {
         mod $module {
             $(#[tokio::test] async fn $name() { super::$name(super::TransportKind::$kind).await; })*
         }
@@ -37,9 +37,12 @@ macro_rules! over_rdma {
 #[allow(unused_macros, reason = "each test binary uses its part")]
 macro_rules! over_each_transport {
     ($($name:ident),* $(,)?) => {
-        over!(tcp, Tcp, $($name),*);
-        over!(shm, Shm, $($name),*);
-        over!(sim, Sim, $($name),*);
+        over_each_transport!($($name),*; not on rdma: );
+    };
+    ($($name:ident),*; not on rdma: $($here:ident),* $(,)?) => {
+        over!(tcp, Tcp, $($name,)* $($here),*);
+        over!(shm, Shm, $($name,)* $($here),*);
+        over!(sim, Sim, $($name,)* $($here),*);
         over_rdma!($($name),*);
     };
 }

@@ -36,10 +36,7 @@ pub(super) fn register(region: &Region, nic: &Nic, chunk: u32) -> Result<(), Err
     let (Some(place), 1..) = (place, bytes) else {
         return Err(Error::TooMuch { what: "part of a region", value: start, max: region.len() as u64 });
     };
-    let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    if nic.relaxed_ordering {
-        access |= Access::RELAXED_ORDERING;
-    }
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     // SAFETY: the registration is kept in the region itself and is dropped before the mapping is. The engine relies on no byte of
     // a region: they are shared with the outside, and contents are moved by raw copies alone (see `memory`).
     let registered = unsafe { nic.domain.register_at(place, bytes as usize, start, access) }?;

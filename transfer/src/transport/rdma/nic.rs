@@ -65,8 +65,6 @@ pub(crate) struct Nic {
     pub(super) context: Context,
     pub(super) domain: ProtectionDomain,
     pub(super) attributes: DeviceAttributes,
-    /// Writes of one message may land in any order: both sides' completions say when all are there.
-    pub(super) relaxed_ordering: bool,
     rails: Mutex<Vec<Weak<Mailbox<Note>>>>,
 }
 
@@ -121,7 +119,6 @@ impl Nic {
             rail: name.rail.unwrap_or(u16::try_from(place).unwrap_or(u16::MAX)),
             domain: context.protection_domain()?,
             attributes: context.attributes()?,
-            relaxed_ordering: false,
             name,
             context,
             rails: Mutex::default(),
