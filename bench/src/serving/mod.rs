@@ -76,7 +76,7 @@ pub struct Options {
     /// GGUF file, or mock[:KEY=VALUE,…]
     #[arg(long, value_name = "MODEL", default_value = "mock:context=16384")]
     pub model: String,
-    /// Streams at a time
+    /// Streams at a time; 0 leaves it out
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,16")]
     pub streams: Vec<usize>,
     /// Words of a prompt
@@ -237,7 +237,7 @@ pub fn run(options: &Options, binary: &Path, far: &FarSide) -> Result<Report, Se
     let sides = [separate, colocated];
 
     let mut report = Report::new(Machine::here(), &options.model, options.transport);
-    for &streams in &options.streams {
+    for &streams in options.streams.iter().filter(|streams| **streams > 0) {
         report.streams.push(compare(options, streams, &runtime, &sides)?);
     }
     for &words in options.wire_words.iter().filter(|words| **words > 0) {
