@@ -23,6 +23,8 @@ const CONCURRENCY: usize = 16;
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 /// Largest difference of two logprobs that are called equal.
 const LOGPROB_TOLERANCE: f64 = 1e-4;
+/// Of the prompt tokens that no decode node had, the share whose KV must have come from a prefill node.
+const MOVED_FLOOR: f64 = 0.9;
 
 /// Runs the suite on the mock executor and, where it is here, on the real model.
 pub async fn run(setting: &Setting) -> Findings {
@@ -170,19 +172,28 @@ pub(super) async fn pass(plan: &Plan, asks: &Arc<Vec<Ask>>, times: usize) -> Res
         passes.push(answers);
     }
     if plan.prefill > 0 {
-        moved_kv(&cluster).await?;
+        moved_kv(&cluster, &passes.concat()).await?;
     }
     let bad = cluster.drain();
     if bad.is_empty() { Ok(passes) } else { Err(format!("did not drain cleanly: {}", bad.join("; "))) }
 }
 
-/// A comparison proves nothing if every prompt was computed where it was decoded.
-async fn moved_kv(cluster: &Cluster) -> Result<(), String> {
-    let mut moved = 0;
+/// A comparison proves nothing of prompts that were computed where they were decoded, as those are whose hand-off fails.
+async fn moved_kv(cluster: &Cluster, answers: &[Answer]) -> Result<(), String> {
+    let (mut moved, mut token_bytes) = (0, 1);
     for node in &cluster.decode {
-        moved += cluster.status(node).await?["kv"]["payload_bytes"].as_u64().unwrap_or_default();
+        let status = cluster.status(node).await?;
+        moved += status["kv"]["payload_bytes"].as_u64().unwrap_or_default();
+        token_bytes = status["kv"]["token_bytes"].as_u64().unwrap_or(1).max(1);
     }
-    if moved == 0 { Err("no KV was moved: all prompts were computed on the decode nodes".into()) } else { Ok(()) }
+    let (moved, wanted) = (moved / token_bytes, prompt_tokens(answers) - cached(answers));
+    println!("  KV of {moved} tokens was moved, {wanted} were not cached");
+    if (moved as f64) < MOVED_FLOOR * wanted as f64 {
+        return Err(format!(
+            "KV of {moved} tokens was moved, and {wanted} were not cached: decode nodes computed the rest"
+        ));
+    }
+    Ok(())
 }
 
 async fn ask_all(client: &Client, model: &str, asks: &Arc<Vec<Ask>>) -> Result<Vec<Answer>, String> {
