@@ -134,6 +134,53 @@ async fn silent_and_countless_connections_do_not_keep_others_out() {
     drop(crowd);
 }
 
+/// Bytes of this process in memory.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Ten thousand that say half a word, or nothing: memory and descriptors stay where they were, who was there before is served
+/// all the while, and who comes then is let in when their time is over.
+#[tokio::test]
+async fn ten_thousand_half_open_connections_take_neither_memory_nor_service() {
+    // One descriptor each is ours, and some are the engine's while they are new to it.
+    let limit = rustix::process::Resource::Nofile;
+    let most = rustix::process::getrlimit(limit).maximum;
+    rustix::process::setrlimit(limit, rustix::process::Rlimit { current: most, maximum: most }).unwrap();
+    // Where fewer may be open, fewer are: the figure says how many, and suite `hostile` wants all.
+    let countless = most.map_or(10_000, |most| most.saturating_sub(2000).min(10_000)) as usize;
+    let (owner, _target, _lease) = owner();
+    let friend = engine(TransportKind::Tcp);
+    let peer = within(friend.connect(owner.local_addr(), None)).await.unwrap();
+    let (source, served) = (region(&friend, 4096, &pattern(3, 4096)), region(&owner, 4096, &[]));
+    let serving = lend_all(&owner, &served, Access::Write);
+    let ticket = serving.ticket();
+    let before = resident();
+    let (mut crowd, mut most_memory, mut slowest) = (Vec::with_capacity(countless), 0, Duration::ZERO);
+    for n in 0..countless {
+        let Ok(mut socket) = dial(owner.local_addr()) else { continue };
+        let _ = socket.write_all(&hello((1, 1), 5)[..n % 12]);
+        crowd.push(socket);
+        if n % 500 == 0 {
+            let ask = request(&source, &ticket, Direction::Write, vec![Op::contiguous(0, 0, 4096)]);
+            let started = Instant::now();
+            assert_eq!(within(friend.submit(&peer, ask).unwrap()).await.status, Ok(()));
+            slowest = slowest.max(started.elapsed());
+            most_memory = most_memory.max(resident().saturating_sub(before));
+        }
+    }
+    println!(
+        "figure {} half-open connections: {:.1} MiB more in memory at most, a transfer meanwhile {slowest:?} at most",
+        crowd.len(),
+        most_memory as f64 / 1_048_576.0
+    );
+    assert_eq!(crowd.len(), countless);
+    assert!(most_memory < 64 << 20, "{most_memory} bytes");
+    eventually("who is silent is turned away", || owner.stats().protocol_errors >= countless as u64).await;
+    assert_serves(&owner).await;
+}
+
 #[tokio::test]
 async fn a_stream_needs_its_sessions_token_and_a_new_number() {
     let (owner, _target, _lease) = owner();

@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod faults;
 pub mod fresh;
 mod guest;
+pub mod hostile;
 pub mod house;
 pub mod identity;
 pub mod kv_moves;
@@ -125,6 +126,11 @@ pub const ALL: &[Suite] = &[
         name: "verbs-speed",
         promise: "over verbs the engine keeps up with a bare loop, and rings fewer doorbells than there are blocks",
         run: |setting| Box::pin(async move { verbs_speed::run(&setting).await }),
+    },
+    Suite {
+        name: "hostile",
+        promise: "whatever a stranger or a peer says to the engine, it refuses by type, in bounded memory, and serves the others",
+        run: |setting| Box::pin(async move { hostile::run(&setting).await }),
     },
     Suite {
         name: "bindings",
