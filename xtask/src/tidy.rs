@@ -18,6 +18,7 @@ const UNSAFE_MAY: &[&str] = &[
     "transfer/src/integrity.rs",
     "transfer/src/urgent.rs",
     "transfer/tests/verbs_speed.rs",
+    "bench/send-paths/src/",
     "text/gguf/src/file.rs",
     "node/src/backing.rs",
     "transfer/verbs-sys/src/",

@@ -56,6 +56,12 @@ fn booted_where_its_kernel_is_built_it_has_devices_faults_and_an_exit_status() {
     let (status, out, _) = machine(here, &["--limit", "3", "--", "sh", "-c", "echo before; sleep 60"]);
     assert_eq!((status, &*out), (run::OVER_LIMIT, "before\n"));
 
+    for death in ["echo b >/proc/sysrq-trigger", "echo o >/proc/sysrq-trigger"] {
+        let script = format!("echo before; {death}; sleep 60");
+        let (status, out, err) = machine(here, &["--limit", "30", "--", "sh", "-c", &script]);
+        assert_eq!((status, &*out), (run::GUEST_DIED, "before\n"), "{death}: {err}");
+    }
+
     // Other runs of this host are none of our business.
     let ours = format!("kvrail-softroce-{}-", std::process::id());
     let left = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
