@@ -125,6 +125,14 @@ pub fn path<'a>(built: &'a Built, name: &str) -> Result<&'a str, String> {
 /// # Errors
 /// Cargo's.
 pub fn build(setting: &Setting, package: &str, features: &[&str]) -> Result<Built, String> {
+    build_with(setting, &[&["--package", package], features].concat(), &[])
+}
+
+/// Builds test binaries as cargo's arguments say, with these variables; their paths by name.
+///
+/// # Errors
+/// Cargo's.
+pub fn build_with(setting: &Setting, arguments: &[&str], env: &[(&str, &str)]) -> Result<Built, String> {
     #[derive(Deserialize)]
     struct Target {
         name: String,
@@ -136,7 +144,7 @@ pub fn build(setting: &Setting, package: &str, features: &[&str]) -> Result<Buil
         executable: Option<PathBuf>,
     }
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--no-run", "--message-format", "json", "--package", package]).args(features);
+    cargo.args(["test", "--no-run", "--message-format", "json"]).args(arguments).envs(env.iter().copied());
     let output = cargo.current_dir(&setting.root).output().map_err(|e| format!("cargo: {e}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());

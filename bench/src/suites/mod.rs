@@ -1,5 +1,6 @@
 //! The promises of kvrail as suites: each prints its figures and closes with PASS, FAIL, or SKIPPED where a part could not run.
 
+mod abi;
 pub mod bad_input;
 pub mod bindings;
 pub mod clients;

@@ -2,7 +2,7 @@
 //! completion errors are the kernel's own.
 
 use super::guest::{self, Built, Guest, path};
-use super::{Findings, Setting, Tier};
+use super::{Findings, Setting, Tier, abi};
 
 /// Runs the suite.
 pub async fn run(setting: &Setting) -> Findings {
@@ -27,12 +27,22 @@ fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
         for binary in ["faults", "late_write", "processes"] {
             tests(&Guest::new(setting, 2, 2), &engine, binary, &["rdma::"], findings)?;
         }
+        abi::check(setting, findings)?;
     }
     Ok(())
 }
 
 /// Tests of one binary, all of which must pass.
-fn tests(guest: &Guest<'_>, built: &Built, name: &str, args: &[&str], findings: &mut Findings) -> Result<(), String> {
+///
+/// # Errors
+/// If there is no such binary, or the machine cannot be started.
+pub fn tests(
+    guest: &Guest<'_>,
+    built: &Built,
+    name: &str,
+    args: &[&str],
+    findings: &mut Findings,
+) -> Result<(), String> {
     let said = guest.tests(path(built, name)?, args, &[])?;
     let (passed, all) = said.tests();
     let nics = guest.nics();
