@@ -1,4 +1,4 @@
-//! kvrail's verbs against those that others have written: layouts here, traffic in `tests/interop.rs`.
+//! kvrail's verbs against those that others have written: layouts here, traffic in `tests/interop`.
 //!
 //! `rdma-sys` is what bindgen makes of the installed headers, with everything around unions typed by hand; `ibverbs-sys` is
 //! what another bindgen makes of the headers of rdma-core 55. Ours come from newer headers than both.
@@ -14,10 +14,11 @@
 //!
 //! | file | room |
 //! |---|---|
-//! | `../build.rs` | reads the names, writes what is asked |
+//! | `../build` | reads the names, writes what is asked |
+//! | `layouts` | what the build script wrote: both sides as values |
 //! | `compare` | what counts as equal, newer or wrong |
 //! | `../tests/layouts.rs` | the verdict, with its figures |
-//! | `../tests/interop.rs` | queue pairs of kvrail-verbs connected with queue pairs of `ibverbs` |
+//! | `../tests/interop` | queue pairs of kvrail-verbs connected with queue pairs of `ibverbs` |
 //!
 //! After an upgrade of the installed headers, `cargo clean` first: rdma-sys does not look whether they changed.
 
@@ -28,7 +29,7 @@ pub use compare::{Both, Report};
 /// Version of the installed libibverbs, whose headers rdma-sys has read.
 pub const HEADERS: &str = env!("ABI_CHECK_HEADERS");
 
-// Sizes of constants differ between the crates: `as i64` is needed for one and not for the other.
+// Types of constants differ between the crates: `as i64` is needed for one and not for the other.
 #[allow(clippy::all)]
 mod layouts {
     use super::compare::{Both, Place, field, place, structure};
