@@ -47,7 +47,9 @@ fn both_ways(what: &str, test: impl Fn(&Ours, &mut Theirs<'_>) -> (usize, usize)
             (messages, bytes) = (messages + right.0, bytes + right.1);
         });
     }
-    println!("figure RC traffic with the ibverbs crate, {what}: {messages} messages, {bytes} bytes right");
+    if messages > 0 {
+        println!("figure RC traffic with the ibverbs crate, {what}: {messages} messages, {bytes} bytes right");
+    }
 }
 
 /// Asks until there are so many.
@@ -78,6 +80,12 @@ fn same(found: &[u8], wanted: &[u8], before: &[u8]) {
         panic!("byte {place} of {}: {found:#x} instead of {should:#x}", wanted.len());
     }
     assert_eq!(found.len(), before.len());
+}
+
+#[test]
+#[should_panic(expected = "byte 2 of 2: 0x9 instead of 0x3")]
+fn a_byte_past_the_end_is_told() {
+    same(&[1, 2, 9], &[1, 2], &[0, 0, 3]);
 }
 
 #[test]

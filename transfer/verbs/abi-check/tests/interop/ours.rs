@@ -4,8 +4,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use kvrail_verbs::{
-    Access, Completion, CompletionQueue, Context, Data, Flags, Gid, GidEntry, GidKind, MemoryRegion, Mtu, Operation,
-    Path, ProtectionDomain, QueuePair, ReceiveChain, Segment, SendChain, ToInit, ToRtr, ToRts, Verbs,
+    Access, Capacity, Completion, CompletionQueue, Context, Data, Flags, Gid, GidEntry, GidKind, MemoryRegion, Mtu,
+    Operation, Path, ProtectionDomain, QueuePair, ReceiveChain, Segment, SendChain, ToInit, ToRtr, ToRts, Verbs,
 };
 
 use crate::wait;
@@ -62,7 +62,7 @@ impl Ours {
         let gid = gid.expect("a GID with an IPv4 address");
         let domain = context.protection_domain().expect("a domain");
         let queue = context.completion_queue(4 * DEPTH, None).expect("a queue");
-        let capacity = kvrail_verbs::Capacity { sends: DEPTH, receives: DEPTH, ..Default::default() };
+        let capacity = Capacity { sends: DEPTH, receives: DEPTH, receive_segments: 2, ..Default::default() };
         let qp = domain.queue_pair(&queue).capacity(capacity).build().expect("a queue pair");
         let access = Access::LOCAL_WRITE;
         qp.to_init(ToInit { port: PORT, pkey_index: 0, access }).expect("init");
