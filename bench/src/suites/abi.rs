@@ -48,7 +48,7 @@ pub fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
 
 /// Where a libclang lies that is old enough, if there is one; the user's word is taken.
 fn libclang() -> Option<PathBuf> {
-    let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
+    let named = std::env::var_os("LIBCLANG_PATH").filter(|v| !v.is_empty()).map(PathBuf::from);
     // The library, and the compiler's own headers, which are another package's.
     let is_there = |directory: &&&str| ["libclang.so.1", "clang"].iter().all(|f| Path::new(directory).join(f).exists());
     named.or_else(|| LIBCLANG.iter().find(is_there).map(PathBuf::from))
