@@ -22,14 +22,14 @@ SMALL_BLOCK, SMALL_BATCH, SMALL_SETS = 4 << 10, 128, 512
 STRIDES = 36 << 10, 40 << 10
 IDLE_PEERS = 64
 #: Submits of a cell whose median counts.
-SUBMITS = 7
+SUBMITS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Amount:
     """How long a cell measures."""
 
-    kv_writes: int = 3
+    kv_writes: int = 2
     loop_seconds: float = 0.5
     idle_seconds: float = 5.0
 

@@ -31,11 +31,14 @@ struct batch {
 
 // ---- contents --------------------------------------------------------------------------------------------------------
 
-/// Words that depend on the seed and on their place.
-void raw_fill(uint64_t *words, uint64_t count, uint64_t seed) {
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t word = (i + (seed << 40)) * 0x9e3779b97f4a7c15u;
-        words[i] = word ^ (word >> 29);
+/// Blocks of words that depend on the seed, on the block's number and on their place.
+void raw_fill(char *pool, const uint64_t *offsets, uint64_t count, uint64_t block, uint64_t seed) {
+    for (uint64_t b = 0; b < count; b++) {
+        uint64_t *words = (uint64_t *)(pool + offsets[b]), first = (seed << 40) + b * (block / 8);
+        for (uint64_t i = 0; i < block / 8; i++) {
+            uint64_t word = (first + i) * 0x9e3779b97f4a7c15u;
+            words[i] = word ^ (word >> 29);
+        }
     }
 }
 
@@ -145,7 +148,8 @@ static int copy_share(int number, struct batch *share) {
     return 0;
 }
 
-int raw_copy(char *source, char *target, const uint64_t *local, const uint64_t *remote, uint64_t count, uint64_t block, int threads) {
+int raw_copy(char *source, char *target, const uint64_t *local, const uint64_t *remote, uint64_t count, uint64_t block,
+             int threads) {
     struct batch batch = {source, target, local, remote, count, block};
     int result = shared(copy_share, &batch, threads);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -165,13 +169,16 @@ static int tune(int fd) {
     int on = 1, bytes = BUFFER_BYTES;
     struct timeval silence = {.tv_sec = SILENCE_S};
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
-    return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) || setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes) ||
-           setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes) || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence);
+    return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) ||
+           setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes) ||
+           setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes) ||
+           setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence);
 }
 
 static int send_all(int fd, struct iovec *list, int length) {
     while (length > 0) {
-        struct msghdr message = {.msg_iov = list, .msg_iovlen = (size_t)(length < BLOCKS_A_CALL ? length : BLOCKS_A_CALL)};
+        size_t some = (size_t)(length < BLOCKS_A_CALL ? length : BLOCKS_A_CALL);
+        struct msghdr message = {.msg_iov = list, .msg_iovlen = some};
         ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) continue;
         if (sent <= 0) return errno ? errno : EPIPE;
@@ -250,7 +257,9 @@ int raw_listen(char *pool, uint64_t bytes) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (void *)&address, length) || listen(fd, THREADS_MAX) || getsockname(fd, (void *)&address, &length)) return -errno;
+    if (fd < 0 || bind(fd, (void *)&address, length) || listen(fd, THREADS_MAX) ||
+        getsockname(fd, (void *)&address, &length))
+        return -errno;
     sink.pool = pool;
     sink.bytes = bytes;
     sink.listener = fd;
@@ -265,7 +274,8 @@ static struct sender {
 } senders[THREADS_MAX];
 
 int raw_connect(int port, int connections) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     if (connections < 1 || connections > THREADS_MAX) return EINVAL;
     for (int number = 0; number < connections; number++) {
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -282,8 +292,10 @@ static int send_share(int number, struct batch *share) {
     struct header header = {share->count, share->block, share->remote[0]};
     int length = 0;
     sender->list[length++] = (struct iovec){&header, sizeof header};
-    if (share->count > 1) sender->list[length++] = (struct iovec){(void *)(share->remote + 1), (share->count - 1) * sizeof *share->remote};
-    for (uint64_t i = 0; i < share->count; i++) sender->list[length++] = (struct iovec){share->source + share->local[i], share->block};
+    if (share->count > 1)
+        sender->list[length++] = (struct iovec){(void *)(share->remote + 1), (share->count - 1) * sizeof *share->remote};
+    for (uint64_t i = 0; i < share->count; i++)
+        sender->list[length++] = (struct iovec){share->source + share->local[i], share->block};
     int failed = send_all(sender->fd, sender->list, length);
     uint64_t acknowledged = 0;
     if (!failed) failed = receive(sender->fd, &acknowledged, sizeof acknowledged);

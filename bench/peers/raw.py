@@ -31,7 +31,7 @@ def load(library: str) -> Any:
     """The library, with what its functions take."""
     raw = ctypes.CDLL(library)
     address, word, number = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
-    raw.raw_fill.argtypes = [address, word, word]
+    raw.raw_fill.argtypes = [address, address, word, word, word]
     raw.raw_sums.argtypes = [address, address, word, word, address]
     raw.raw_cpu_seconds.argtypes = [number]
     raw.raw_cpu_seconds.restype = ctypes.c_double
@@ -50,9 +50,9 @@ def check(result: int, what: str) -> None:
 
 
 class Pool:
-    """Memory of a side: private on huge pages, or a memfd that other processes can map.
+    """Memory of a side, all of it there: private on huge pages, or a memfd that other processes can map.
 
-    `PLACE` of `/proc/PID/fd/FD` maps another process's pool instead of making one.
+    With the `place` of another process's pool it is that one.
     """
 
     def __init__(self, raw: Any, length: int, shared: bool, place: Optional[str] = None) -> None:
@@ -68,15 +68,17 @@ class Pool:
             self._map = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self.address: int = np.frombuffer(self._map, dtype=np.uint8).ctypes.data
+        if place is None:
+            ctypes.memset(self.address, 0, length)
 
     @property
     def place(self) -> str:
         """Where another process finds it."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
-    def fill(self, seed: int) -> None:
-        """New contents: a word depends on the seed and on its place."""
-        self.raw.raw_fill(self.address, self.length // 8, seed)
+    def fill(self, offsets: Offsets, block: int, seed: int) -> None:
+        """New contents for some blocks: a word depends on the seed and on its place."""
+        self.raw.raw_fill(self.address, offsets.ctypes.data, len(offsets), block, seed)
 
     def sums(self, offsets: Offsets, block: int) -> npt.NDArray[np.uint64]:
         """A checksum of each block."""

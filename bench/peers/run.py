@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import raw
 import report
@@ -52,11 +52,11 @@ class Process:
     """A side in a process of its own."""
 
     def __init__(self, library: pathlib.Path, name: str, log: Any) -> None:
-        settings = {"GLOG_minloglevel": "2", "MC_LOG_LEVEL": "WARNING", "NIXL_LOG_LEVEL": "WARN", "PYTHONDONTWRITEBYTECODE": "1"}
+        quiet = {"GLOG_minloglevel": "2", "MC_LOG_LEVEL": "WARNING", "NIXL_LOG_LEVEL": "WARN"}
         command = [sys.executable, str(HERE / "worker.py"), str(library), name, str(PROCESS_MAX)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-            env={**os.environ, **settings, **CONTENDERS[name].environment},
+            env={**os.environ, **quiet, **CONTENDERS[name].environment},
         )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
@@ -124,8 +124,8 @@ class Run:
     def _cell(self, number: int, name: str, cell: str, receiver: Process, sender: Process) -> None:
         seed = self.seed * 1000 + number
         # Contents of this cell alone, and others there before: nothing that lies there already can pass.
-        contents = 2 * (seed * len(BATCHES) + list(BATCHES).index(cell)) + 2
-        receiver.ask("fill", seed=contents + 1)
+        contents = 2 * (number * len(BATCHES) + list(BATCHES).index(cell))
+        receiver.ask("fill", cell=cell, seed=seed, contents=contents + 1)
         told = sender.ask("run", cell=cell, seed=seed, contents=contents, amount=dataclasses.asdict(self.amount))
         asked = {"cell": cell, "seed": seed, "batches": told["batches"]}
         sender.tell("sums", here=True, **asked)
@@ -188,10 +188,19 @@ def rounds(run: Run, count: int, names: Sequence[str], chosen: Sequence[str]) ->
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    listed = lambda known: lambda text: [word if word in known else parser.error(f"{word}: not in {', '.join(known)}") for word in text.split(",")]
+
+    def listed(known: Sequence[str]) -> Callable[[str], List[str]]:
+        def parse(text: str) -> List[str]:
+            strange = [word for word in text.split(",") if word not in known]
+            if strange:
+                raise argparse.ArgumentTypeError(f"{', '.join(strange)}: there are {', '.join(known)}")
+            return text.split(",")
+
+        return parse
+
     parser.add_argument("--rounds", type=int, default=9, metavar="N", help="rounds behind each figure [%(default)s]")
-    parser.add_argument("--contenders", type=listed(CONTENDERS), default=list(CONTENDERS), metavar="LIST")
-    parser.add_argument("--cells", type=listed(BATCHES), default=list(BATCHES), metavar="LIST")
+    parser.add_argument("--contenders", type=listed(list(CONTENDERS)), default=list(CONTENDERS), metavar="LIST")
+    parser.add_argument("--cells", type=listed(list(BATCHES)), default=list(BATCHES), metavar="LIST")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of permutations and contents [%(default)s]")
     parser.add_argument("--brief", action="store_true", help="measure each cell for a shorter time")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write turns and figures there")
@@ -217,9 +226,9 @@ def main() -> int:
     }
     if given.json:
         given.json.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    print(f"{here['cores']} {here['architecture']} cores, Linux {here['kernel']}, {here['network']}; {told['date']}, {told['seconds']} s, "
-          f"{given.rounds} rounds, {run.blocks_verified} blocks verified\n")
-    print(report.table(run.turns), report.ratios(found), sep="\n\n")
+    ran = f"{told['date']}, {told['seconds']} s, {given.rounds} rounds, {run.blocks_verified} blocks verified"
+    print(f"{here['cores']} {here['architecture']} cores, Linux {here['kernel']}, {here['network']}; {ran}")
+    print("", report.table(run.turns), report.ratios(found), sep="\n\n")
     for what, lines in (("FAILED", run.failures), ("SKIPPED", run.skipped)):
         for line in lines:
             print(f"{what}: {line}")

@@ -44,7 +44,6 @@ class Worker:
         contender = CONTENDERS[name]
         self._raw = raws.load(library)
         self._pool = raws.Pool(self._raw, cells.POOL_BYTES, contender.shared)
-        self._pool.fill(0)
         self._side = importlib.import_module(f"engines.{contender.module}").Side(self._raw, self._pool, contender.options)
         self._told: Dict[str, Any] = {}
 
@@ -56,17 +55,22 @@ class Worker:
         self._side.join(told)
         return {}
 
-    def fill(self, seed: int) -> Dict[str, Any]:
-        self._pool.fill(seed)
+    def fill(self, cell: str, seed: int, contents: int, here: bool = False) -> Dict[str, Any]:
+        """Gives all blocks of a cell other contents: where they are read, or where they go."""
+        for number, batch in enumerate(cells.BATCHES[cell](seed)):
+            self._pool.fill(batch.local if here else batch.remote, batch.block, (contents << 10) + number)
         return {}
 
     def run(self, cell: str, seed: int, contents: int, amount: Dict[str, Any]) -> Dict[str, Any]:
         """Measures a cell; its bytes are those of `contents`."""
         measure = cells.Amount(**amount)
+
+        def renew() -> None:
+            self.fill(cell, seed, contents, here=True)
+
         if cell == "idle":
-            self._pool.fill(contents)
+            renew()
             return self._idle(measure)
-        renew = lambda: self._pool.fill(contents)
         figures, batches = cells.run(cell, self._side, seed, measure, self._clock, renew)
         return {"figures": figures, "batches": batches}
 

@@ -52,8 +52,8 @@ class Contender:
 
 _NIXL_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 
-#: By name, those over TCP first. NIXL is there with its progress thread, as it comes, and with none on the side that writes, which polls
-#: in any case: three threads that spin on two cores are not its best.
+#: By name, those over TCP first. NIXL is there with its progress thread, as it comes, and with none on the side that writes,
+#: which polls in any case: three threads that spin on two cores are not its best.
 CONTENDERS: Dict[str, Contender] = {
     "kvrail-tcp": Contender("kvrail", {"transport": "tcp"}),
     "sockets-1": Contender("sockets", {"connections": 1}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
@@ -46,14 +47,7 @@ class Side:
         for number in range(engines):
             engine = kvrail.Engine(listen="127.0.0.1:0", transports=[self._transport])
             peer = engine.connect(told["address"], told["generation"]).wait(20)
-            region = engine.allocate(block)
-            region.view()[:] = bytes([number % 251 + 1]) * block
-            ticket = kvrail.Ticket(_decoded(told["ticket"]))
-            engine.submit(peer, region, ticket, [(0, number * block, block)]).wait(20)
+            region = engine.register_pointer(self._pool.address, self._pool.length)
+            place = number * block
+            engine.submit(peer, region, base64.b64decode(told["ticket"]), [(place, place, block)]).wait(20)
             self._beside.append((engine, peer, region))
-
-
-def _decoded(ticket: str) -> bytes:
-    import base64
-
-    return base64.b64decode(ticket)
