@@ -14,6 +14,7 @@ pub mod identity;
 pub mod kv_moves;
 pub mod late_write;
 mod newcomer;
+pub mod peers;
 mod python;
 pub mod rail_faults;
 pub mod rails;
@@ -132,6 +133,11 @@ pub const ALL: &[Suite] = &[
         name: "hostile",
         promise: "whatever a stranger or a peer says to the engine, it refuses by type, in bounded memory, and serves the others",
         run: |setting| Box::pin(async move { hostile::run(&setting).await }),
+    },
+    Suite {
+        name: "peers",
+        promise: "over tcp and on one host, beside NIXL, Mooncake, plain sockets and memcpy in one run: throughput, CPU, latency, submit, idle",
+        run: |setting| Box::pin(async move { peers::run(&setting).await }),
     },
     Suite {
         name: "bindings",

@@ -42,13 +42,12 @@ pub fn cache() -> Result<PathBuf, String> {
     Ok(cache.or_else(home).ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("kvrail"))
 }
 
-/// Python with the packages of `bench/clients/NAME`: a virtual environment in the user's cache directory, made once and
-/// used again.
+/// A Python of its own in the user's cache directory, made once and used again.
 ///
 /// # Errors
-/// If there is no Python, or a package cannot be had.
-pub fn environment(setting: &Setting, name: &str) -> Result<PathBuf, String> {
-    let directory = cache()?.join("clients");
+/// If there is no Python.
+pub fn virtual_environment(name: &str) -> Result<PathBuf, String> {
+    let directory = cache()?.join(name);
     let python = directory.join("bin/python");
     if !python.is_file() {
         let (ok, text) = output(Command::new("python3").args(["-m", "venv"]).arg(&directory))?;
@@ -56,6 +55,15 @@ pub fn environment(setting: &Setting, name: &str) -> Result<PathBuf, String> {
             return Err(format!("python3 -m venv: {text}"));
         }
     }
+    Ok(python)
+}
+
+/// Python with the packages of `bench/clients/NAME`.
+///
+/// # Errors
+/// If there is no Python, or a package cannot be had.
+pub fn environment(setting: &Setting, name: &str) -> Result<PathBuf, String> {
+    let python = virtual_environment("clients")?;
     let wanted = setting.root.join("bench/clients").join(name);
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "install", "-q", "--disable-pip-version-check", "-r"]).arg(wanted);
