@@ -42,6 +42,7 @@ _FIGURES: Sequence[Tuple[str, str, str, str]] = [
 _COLUMNS: Sequence[Tuple[str, str, str]] = [
     ("KV shape, GB/s", "kv", "gb_per_s"),
     ("CPU s/GB", "kv", "cpu_s_per_gb"),
+    ("threads without a core", "kv", "waiting"),
     ("4 KiB × 128, GB/s", "small", "gb_per_s"),
     ("CPU s/GB", "small", "cpu_s_per_gb"),
     ("one 4 KiB write, p50 µs", "latency", "p50_us"),

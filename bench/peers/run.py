@@ -34,7 +34,7 @@ from ratios import Turn, Turns
 HERE = pathlib.Path(__file__).resolve().parent
 #: Longest that a process of a turn lives, and longest that it may take for one answer, seconds.
 PROCESS_MAX, ANSWER_MAX = 300, 120
-#: Cells that everyone takes part in, and those of which kvrail alone, or whoever can submit without waiting, has a part.
+#: Cells that everyone takes part in, and those that measure what kvrail promises of itself.
 COMMON = ["kv", "small", "latency"]
 OURS = {"kvrail-tcp": ["submit", "strided", "idle"], "kvrail-shm": ["submit", "strided"]}
 CLONE_NEWNET = 0x40000000
@@ -177,7 +177,7 @@ def rounds(run: Run, count: int, names: Sequence[str], chosen: Sequence[str]) ->
                 run.turn(number, name, cells)
             except WrongBytes as wrong:
                 run.failures.append(str(wrong))
-            except (TurnFailed, OSError, ValueError, KeyError) as error:
+            except (TurnFailed, OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
                 told = f"{name}, round {number}: {error}"
                 (run.failures if name.startswith("kvrail") else run.skipped).append(told)
             else:
