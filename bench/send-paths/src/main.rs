@@ -29,7 +29,7 @@ enum Way {
     Plain,
     /// `sendmsg` with MSG_ZEROCOPY, completions from the error queue.
     ZeroCopy,
-    /// io_uring: SENDMSG or RECVMSG, four in the ring.
+    /// io_uring: SENDMSG or RECVMSG, one at a time: a stream has an order.
     Ring,
     /// io_uring: SENDMSG_ZC.
     RingZeroCopy,
@@ -69,6 +69,7 @@ fn cpu() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// Median, lowest, highest.
 fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[values.len() / 2], values[0], values[values.len() - 1])

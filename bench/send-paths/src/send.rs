@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, cqueue, opcode, types};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 
 use crate::{BLOCK, GATHER, ROUND, Way, order};
 
@@ -24,7 +24,6 @@ pub fn set_up(socket: &TcpStream) -> io::Result<()> {
     let _ = socket.set_tcp_congestion(b"cubic");
     socket.set_send_buffer_size(4 << 20)?;
     socket.set_recv_buffer_size(4 << 20)?;
-    socket.set_tcp_keepalive(&TcpKeepalive::new())?;
     socket.set_tcp_nodelay(true)
 }
 
@@ -134,7 +133,7 @@ fn reap(fd: i32, ended: &mut u64, copied: &mut u64) -> io::Result<()> {
     }
 }
 
-/// Sends by io_uring. A stream's order is kept by one send at a time; the next list is made meanwhile.
+/// Sends by io_uring. A stream's order is kept by one send at a time.
 fn ring(socket: &TcpStream, pool: &[u8], zero_copy: bool) -> io::Result<(u64, u64)> {
     let mut ring = IoUring::new(64)?;
     let fd = types::Fd(socket.as_raw_fd());

@@ -17,7 +17,7 @@ use crate::stats::Interval;
 
 /// Rounds behind every figure.
 const ROUNDS: usize = 9;
-/// Longest that the rounds may take; about twenty minutes on a quiet machine.
+/// Longest that the rounds may take; about ten minutes on a quiet machine.
 const RUN_MAX: Duration = Duration::from_secs(5400);
 /// Builds the wheel.
 const BUILDER: &str = "maturin>=1.9.4,<2";
