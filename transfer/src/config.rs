@@ -26,6 +26,9 @@ pub struct EngineConfig {
     pub streams_per_peer: u8,
     /// Threads that move bytes; stream `i` belongs to thread `i mod workers`.
     pub workers: usize,
+    /// How long a worker, and a caller in [`Transfer::drive`](crate::Transfer::drive), looks for what comes next before it sleeps;
+    /// zero where there is one core, and for who would rather wait than compute.
+    pub spin: Duration,
     /// CRC32 over each slice unless a transfer says otherwise.
     pub checksum: bool,
     /// How often each side says that it lives.
@@ -59,6 +62,7 @@ impl Default for EngineConfig {
             rdma_rails: Vec::new(),
             streams_per_peer: 2,
             workers: cores.clamp(1, 2),
+            spin: Duration::from_micros(if cores > 1 { 100 } else { 0 }),
             checksum: false,
             heartbeat: Duration::from_millis(500),
             peer_timeout: Duration::from_secs(3),

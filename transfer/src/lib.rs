@@ -19,6 +19,7 @@
 //! | `start`, `submit` | starting an engine; checking a request before it is planned |
 //! | `core`, `mailbox`, `sync` | what threads and handles share |
 //! | `worker`, `urgent` | the threads that move bytes, and how the scheduler treats them |
+//! | `seat`, `spin` | who drives a worker, its thread or a caller that waits; whether looking pays before sleeping |
 //! | [`plan`] | sans-I/O: coalesce, slice, choose, window, retry |
 //! | `session` | handshake, leases, fencing, peer health |
 //! | `memory` | regions: host memory, sealed memfds, and memory of others |
@@ -54,7 +55,9 @@ mod memory;
 mod notify;
 pub mod plan;
 mod random;
+mod seat;
 mod session;
+mod spin;
 mod start;
 mod submit;
 mod sync;

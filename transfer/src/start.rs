@@ -110,8 +110,9 @@ pub(crate) fn start(config: EngineConfig) -> Result<Arc<Core>, EngineError> {
     let control =
         Control::new(Arc::clone(&core), control_poller, listeners, unix, own, me).map_err(os("making a poller"))?;
     for (index, poller) in pollers.into_iter().enumerate() {
-        let worker = Worker::new(Arc::clone(&core), index, poller);
-        spawn(&core, format!("kvrail-move-{index}"), move || worker.run())?;
+        let worker = Worker::new(Arc::clone(&core), core.workers[index].rails, poller);
+        let engine = Arc::clone(&core);
+        spawn(&core, format!("kvrail-move-{index}"), move || engine.workers[index].run(worker))?;
     }
     spawn(&core, "kvrail-control".into(), move || control.run())?;
     Ok(core)

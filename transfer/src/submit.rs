@@ -49,11 +49,13 @@ pub(crate) fn submit(
         return Err(SubmitError::NotifyTooLong { given: payload.len(), limit: NOTIFY_BYTES_MAX });
     }
     let (local_bytes, remote_bytes) = (region.len() as u64, u64::MAX);
+    let mut bytes = 0u64;
     for (index, op) in ops.iter().enumerate() {
         op.check(local_bytes, remote_bytes).map_err(|source| SubmitError::BadOp { index, source })?;
         if !is_lent(ticket, op) {
             return Err(SubmitError::OutsideLease { index });
         }
+        bytes = bytes.saturating_add(op.bytes());
     }
     // Shared memory wants the memfd of the side that the bytes come from.
     let shared = match direction {
@@ -82,6 +84,6 @@ pub(crate) fn submit(
     let checksum = job.checksum;
     let request =
         Request { peer, direction, ops, local_bytes, remote_bytes, class, tenant, deadline: due, checksum, distance };
-    let (id, shared) = core.submit(session, request, job, notify, deadline_at)?;
-    Ok(Transfer::new(shared, id, Arc::new(Arc::clone(core))))
+    let (id, shared) = core.submit(session, request, bytes, job, notify, deadline_at)?;
+    Ok(Transfer::new(shared, id, bytes, Arc::new(Arc::clone(core))))
 }

@@ -184,6 +184,54 @@ fn success_waits_for_the_fence_of_an_abandoned_path() {
     assert_eq!(report.bytes_by_path, [(bed.path((1, 1)), 1000)]);
 }
 
+/// Whether a path is given up within so many milliseconds.
+fn fences(bed: &mut Bed, millis: u64) -> bool {
+    (0..millis / 10).any(|_| {
+        bed.now = bed.now + Duration::from_millis(10);
+        bed.planner.handle_timeout(bed.now);
+        std::iter::from_fn(|| bed.planner.poll_action()).any(|action| matches!(action, Action::Fence(_)))
+    })
+}
+
+#[test]
+fn a_slice_for_which_something_is_made_first_has_not_stalled() {
+    let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+    bed.submit(1000);
+    let slice = bed.poll(0).remove(0);
+    bed.complete(&slice, Outcome::Waits);
+    assert!(!fences(&mut bed, 500));
+    bed.complete(&slice, Outcome::Leaves);
+    assert!(!fences(&mut bed, 80), "its time begins when it leaves");
+    assert!(fences(&mut bed, 50));
+
+    // On a path that failed before, making it is part of the proof.
+    bed.planner.handle_fenced(bed.path((0, 0)), bed.now);
+    let again = bed.poll(1).remove(0);
+    bed.complete(&again, Outcome::Landed);
+    assert!(!fences(&mut bed, 50));
+    bed.up((0, 0), spec());
+    bed.submit(1000);
+    let slice = bed.poll(0).remove(0);
+    bed.complete(&slice, Outcome::Waits);
+    assert!(fences(&mut bed, 150));
+}
+
+#[test]
+fn where_nothing_comes_from_any_path_none_is_blamed_until_one_speaks() {
+    for speaks in [false, true] {
+        let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+        bed.submit(1 << 20);
+        let (slices, others) = (bed.poll(0), bed.poll(1));
+        assert!(!slices.is_empty() && !others.is_empty());
+        assert!(!fences(&mut bed, 500), "a busy peer, or a busy machine");
+        if speaks {
+            bed.complete(&others[0], Outcome::Landed);
+        }
+        assert_eq!(fences(&mut bed, 100), speaks);
+        assert!(fences(&mut bed, 1600), "for two seconds at most");
+    }
+}
+
 #[test]
 fn a_fence_that_comes_unasked_is_not_asked_for() {
     let mut bed = Bed::new(&[(0, 0), (1, 1)]);

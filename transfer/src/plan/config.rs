@@ -17,6 +17,8 @@ pub struct Config {
     pub alone_factor: u32,
     /// A path of which nothing was heard for so long gets one small slice first.
     pub probe_after: Duration,
+    /// What it takes until another rail's worker has heard of work: a path that would be done so much later takes it all the same.
+    pub hand_over: Duration,
     /// A slice that has not completed for this long, and for [`Self::stall_factor`] times what was expected, has stalled, where
     /// another path can take it.
     pub stall_min: Duration,
@@ -24,6 +26,8 @@ pub struct Config {
     pub stall_min_alone: Duration,
     /// See [`Self::stall_min`].
     pub stall_factor: u32,
+    /// Nor has one stalled before so many times of what others took lately, up to [`Self::stall_min_alone`].
+    pub stall_factor_took: u32,
     /// Attempts of one range, at most, before its transfer fails.
     pub attempts_max: u8,
     /// How many of them may fail their checksum: chance does not damage the same bytes this often, so the sender's memory or
@@ -54,9 +58,11 @@ impl Default for Config {
             floor_time: Duration::from_millis(8),
             alone_factor: 4,
             probe_after: Duration::from_secs(1),
+            hand_over: Duration::from_micros(20),
             stall_min: Duration::from_millis(100),
             stall_min_alone: Duration::from_secs(2),
             stall_factor: 8,
+            stall_factor_took: 4,
             attempts_max: 8,
             corrupt_max: 4,
             path_failures_max: 3,

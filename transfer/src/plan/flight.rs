@@ -7,10 +7,12 @@ use super::slice::{Fleet, delay_target};
 use super::{Action, Cause, Completion, Failure, Fate, Outcome, PathId, PathIx, PeerId, SliceId, Time};
 
 impl Planner {
-    /// Attempts ended. Order, batching and repetition do not matter.
+    /// News of attempts. Order, batching and repetition do not matter.
     pub fn handle_completions(&mut self, completions: &[Completion], now: Time) {
         for completion in completions {
             match completion.outcome {
+                Outcome::Waits => self.on_waiting(completion.slice, now),
+                Outcome::Leaves => self.on_leaving(completion.slice, now),
                 Outcome::Landed => self.on_landed(completion.slice, now),
                 Outcome::Failed(cause, Fate::Settled) => self.on_settled(completion.slice, cause, now),
                 Outcome::Failed(cause, Fate::MayLand) => self.on_in_doubt(completion.slice, cause, now),
@@ -36,6 +38,23 @@ impl Planner {
         }
         self.drop_if_over(ix, now);
         self.forget_peer_if_over(id.peer);
+    }
+
+    fn on_waiting(&mut self, slice: SliceId, now: Time) {
+        let Some(attempt) = self.attempts.get_mut(slice) else { return };
+        attempt.waits = true;
+        let path = attempt.path;
+        self.arm_path(path, now);
+    }
+
+    /// Its time begins anew: making what it waited for says nothing of the path.
+    fn on_leaving(&mut self, slice: SliceId, now: Time) {
+        let Some(attempt) = self.attempts.get_mut(slice) else { return };
+        let Some(path) = self.paths.get_mut(attempt.path) else { return };
+        attempt.waits = false;
+        attempt.sent = path.rate.on_sent(now, path.in_flight_bytes - attempt.bytes);
+        let path = attempt.path;
+        self.arm_path(path, now);
     }
 
     fn on_landed(&mut self, slice: SliceId, now: Time) {
@@ -230,10 +249,10 @@ impl Planner {
     pub(super) fn arm_path(&mut self, ix: PathIx, now: Time) {
         let Some(path) = self.paths.get(ix) else { return };
         let at = match path.state {
-            State::Up | State::Probing => path.oldest.and_then(|oldest| self.attempts.get(oldest)).map(|oldest| {
-                let alone = self.is_alone(path);
-                oldest.sent.at() + path.patience(&self.config, alone)
-            }),
+            State::Up | State::Probing => path
+                .oldest
+                .and_then(|oldest| self.attempts.get(oldest))
+                .map(|oldest| oldest.sent.at() + self.patience(path, oldest)),
             State::Resting(until) => Some(until),
             State::Fencing | State::Opening => None,
         };
@@ -272,9 +291,13 @@ impl Planner {
     fn check_stall(&mut self, ix: PathIx, due: Time, now: Time) {
         let Some(path) = self.paths.get(ix) else { return };
         let Some(oldest) = path.oldest.and_then(|oldest| self.attempts.get(oldest)) else { return };
-        let patience = path.patience(&self.config, self.is_alone(path));
+        let patience = self.patience(path, oldest);
         if now.since(oldest.sent.at()) < patience {
             return self.arm_path(ix, now);
+        }
+        // Nor is it this path's fault where nothing comes from any: the peer, or this machine, is busy or gone.
+        if self.all_are_silent(ix, oldest.sent.at()) && now.since(oldest.sent.at()) < self.config.stall_min_alone {
+            return self.set_path_timer(ix, Some(now + patience / 4), now);
         }
         // A planner that was itself held up has not looked at what arrived meanwhile: it looks once more.
         let overslept = now.since(due) > patience / 4;
@@ -285,6 +308,22 @@ impl Planner {
             return self.set_path_timer(ix, Some(now + patience / 4), now);
         }
         self.trip(ix, Cause::Timeout, now);
+    }
+
+    /// How long an attempt may take on a path. While the path's first slices wait for what is made for them, that takes what it takes; on a
+    /// path that failed before, making it is part of the proof.
+    fn patience(&self, path: &Path, attempt: &Attempt) -> std::time::Duration {
+        let patience = path.patience(&self.config, self.is_alone(path));
+        let waits = attempt.waits && path.state == State::Up;
+        if waits { patience.max(self.config.stall_min_alone) } else { patience }
+    }
+
+    /// Other paths to the peer have slices out, and nothing was heard of any since then.
+    fn all_are_silent(&self, ix: PathIx, since: Time) -> bool {
+        let Some(peer) = self.paths.get(ix).and_then(|path| self.peers.get(path.id.peer)) else { return false };
+        let others = peer.paths.iter().filter(|other| **other != ix).filter_map(|other| self.paths.get(*other));
+        let mut busy = others.filter(|other| other.is_usable() && other.in_flight > 0).peekable();
+        busy.peek().is_some() && busy.all(|other| other.heard_at <= since)
     }
 
     /// No other path to its peer is usable.

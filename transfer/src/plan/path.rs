@@ -21,7 +21,7 @@ use super::{Config, PathId, PathSpec, RailId, SliceId, Time};
 /// A slow path's window is no smaller than this, in bytes.
 const WINDOW_LEAST: u64 = 256 << 10;
 /// Slices of a path whose rate is being found are no larger than this, in bytes.
-pub(crate) const START_BYTES: u64 = 64 << 10;
+const START_BYTES: u64 = 64 << 10;
 
 /// A path's place in the planner's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +69,9 @@ pub(crate) struct Path {
     pub(crate) newest: Option<SliceId>,
     /// Last completion or opening.
     pub(crate) heard_at: Time,
+    /// What slices took lately, from hand-out to landing: the longest, which fades. Paths that share a wire make each other slow, and
+    /// that shows here sooner than in the rate.
+    took: Duration,
     /// A slice was refused for want of window since the last completion: its workers wait.
     pub(crate) blocked: bool,
     /// From when until when this rail leaves the work to faster ones.
@@ -96,6 +99,7 @@ impl Path {
             oldest: None,
             newest: None,
             heard_at: now,
+            took: Duration::ZERO,
             blocked: false,
             declines: None,
             timer: None,
@@ -128,6 +132,7 @@ impl Path {
     ) {
         let was_starting = self.rate.is_starting();
         let delay = self.rate.on_landed(sent, bytes, now);
+        self.took = delay.max(self.took * 7 / 8);
         if was_starting {
             if !self.rate.is_starting() {
                 self.window = Self::fresh_window(&self.spec, &self.rate, config);
@@ -145,10 +150,16 @@ impl Path {
     /// transport is content with as much.
     fn window_bytes(&self) -> u64 {
         if self.rate.is_starting() {
-            START_BYTES + self.rate.delivered().min(self.spec.limits.window_min.saturating_sub(START_BYTES))
+            let (first, least) = (self.start_bytes(), self.spec.limits.window_min);
+            first + self.rate.delivered().min(least.saturating_sub(first))
         } else {
             self.window.bytes()
         }
+    }
+
+    /// Bytes of a slice while the rate is being found.
+    pub(crate) fn start_bytes(&self) -> u64 {
+        START_BYTES.min(self.spec.limits.window_min).max(1)
     }
 
     pub(crate) fn local(&self) -> RailId {
@@ -200,6 +211,12 @@ impl Path {
         (!full && left >= floor).then_some(left)
     }
 
+    /// How much of a slice of `whole` bytes goes where `room` is left. Windows are estimates: one that takes half of it takes it all, and
+    /// what is less waits where two are under way. Slices that are cut to fit cost as much as whole ones.
+    pub(crate) fn fits(&self, whole: u64, room: u64) -> Option<u64> {
+        if room >= whole / 2 { Some(whole) } else { (self.in_flight < 2).then_some(room) }
+    }
+
     /// Is it one of which too little is known to trust it with more than a small slice?
     pub(crate) fn wants_probe(&self, config: &Config, now: Time) -> bool {
         self.state == State::Probing || (self.in_flight == 0 && now.since(self.heard_at) > config.probe_after)
@@ -246,7 +263,8 @@ impl Path {
     pub(crate) fn patience(&self, config: &Config, alone: bool) -> Duration {
         let expected = self.rate.time_ns(self.in_flight_bytes, 0) * f64::from(config.stall_factor);
         let floor = if alone { config.stall_min_alone } else { config.stall_min };
-        floor.max(Duration::from_nanos(expected.min(1e12) as u64))
+        let as_lately = (self.took * config.stall_factor_took).min(config.stall_min_alone);
+        floor.max(as_lately).max(Duration::from_nanos(expected.min(1e12) as u64))
     }
 }
 
@@ -277,6 +295,15 @@ mod tests {
         path.in_flight_bytes = 1;
         path.state = State::Probing;
         assert_eq!(path.room(1), None, "one probe at a time");
+    }
+
+    #[test]
+    fn a_slice_is_cut_only_where_the_path_would_fall_idle() {
+        let mut path = path(&Config::default());
+        path.in_flight = 2;
+        assert_eq!([60, 50, 49, 0].map(|room| path.fits(100, room)), [Some(100), Some(100), None, None]);
+        path.in_flight = 1;
+        assert_eq!(path.fits(100, 49), Some(49));
     }
 
     #[test]

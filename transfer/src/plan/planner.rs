@@ -108,6 +108,8 @@ pub(super) struct Attempt {
     pub(super) attempt: u8,
     /// Attempts before it that failed their checksum.
     pub(super) corrupt: u8,
+    /// It is not on its way yet.
+    pub(super) waits: bool,
     /// Its path has failed it: its range goes to another attempt, but it may still land.
     pub(super) abandoned: bool,
     /// Why, where the other attempt waits until this one can touch nothing any more; landing, it still counts.

@@ -7,6 +7,7 @@ use super::path::Path;
 use super::planner::{Attempt, Peer, Planner, Timer, is_hopeless};
 use super::retry::Retry;
 use super::slice::{Fleet, cost_ns, floor, size};
+use super::time::nanos;
 use super::{Failure, PathIx, RailId, Request, Slice, SliceBatch, Time, TransferId};
 
 /// Where the next slice of a transfer comes from.
@@ -113,14 +114,14 @@ impl Planner {
             }
             let credit = peer.credits.iter().find(|credit| credit.rail == path.id.remote);
             let credit = credit.map_or(u64::MAX, |credit| credit.granted.saturating_sub(credit.sent));
-            let room = path
-                .room(floor(&self.config, path).min(peer.pending).max(1))
-                .map(|room| room.min(credit))
-                .filter(|room| *room > 0);
-            let Some(room) = room else {
+            let probe = path.wants_probe(&self.config, now);
+            let whole = size(&self.config, path, &fleet, peer.pending, probe).min(peer.pending);
+            let room = path.room(floor(&self.config, path).min(peer.pending).max(1));
+            let bytes = room.and_then(|room| path.fits(whole, room)).map_or(0, |bytes| bytes.min(credit));
+            if bytes == 0 {
                 full = Some(ix);
                 continue;
-            };
+            }
             let elsewhere = |retry: &Retry| mates().any(|other| !retry.avoids(&other.id));
             let ready = |retry: &Retry| retry.not_before <= now && (!retry.avoids(&path.id) || !elsewhere(retry));
             let source = match transfer.retries.iter().position(ready) {
@@ -131,8 +132,6 @@ impl Planner {
                     continue;
                 }
             };
-            let probe = path.wants_probe(&self.config, now);
-            let bytes = size(&self.config, path, &fleet, peer.pending, probe).min(room).min(peer.pending);
             let cost = cost_ns(path, bytes, penalty, probe, now);
             if best.is_none_or(|(least, ..)| cost < least) {
                 best = Some((cost, ix, source, bytes));
@@ -147,9 +146,10 @@ impl Planner {
         let retry = if let Source::Retry(at) = source { transfer.retries.get(at) } else { None };
         let other = |path: &&Path| path.id.local != local && !retry.is_some_and(|retry| retry.avoids(&path.id));
         let others = || mates().filter(other).map(with_distance);
+        let worth = cost - nanos(self.config.hand_over) as f64;
         // All of it, spread evenly; and one slice whole, for work does not spread below slices.
-        let sooner = Fleet::of(others(), now).drain_ns(peer.pending) < cost
-            && others().any(|(path, distance)| cost_ns(path, bytes, distance, false, now) < cost);
+        let sooner = Fleet::of(others(), now).drain_ns(peer.pending) < worth
+            && others().any(|(path, distance)| cost_ns(path, bytes, distance, false, now) < worth);
         if sooner && self.declines(path, cost, now) {
             return Choice::Blocked;
         }
@@ -220,6 +220,7 @@ impl Planner {
             sent,
             attempt: tries,
             corrupt,
+            waits: false,
             abandoned: false,
             held: None,
             older,

@@ -199,6 +199,9 @@ pub(crate) struct Control {
     pub(super) me: Identity,
     pub(super) own: Own,
     told_of_rejection: Option<Instant>,
+    /// When a connection or a session has a timer, at the earliest; `None` when that may have changed. Heartbeats only ever put it off, so
+    /// that they are heard without a look at everybody.
+    pub(super) due: Option<Instant>,
 }
 
 impl Control {
@@ -218,8 +221,8 @@ impl Control {
         }
         let (unix, unix_name) = unix.map_or((None, Vec::new()), |(u, name)| (Some(u), name));
         let (conns, sessions, by_peer) = (Slab::new(), HashMap::new(), HashMap::new());
-        let told_of_rejection = None;
-        Ok(Self { core, poller, listeners, unix, unix_name, conns, sessions, by_peer, me, own, told_of_rejection })
+        let (told_of_rejection, due) = (None, None);
+        Ok(Self { core, poller, listeners, unix, unix_name, conns, sessions, by_peer, me, own, told_of_rejection, due })
     }
 
     /// Runs until the engine stops.
@@ -229,6 +232,7 @@ impl Control {
         while !core.stopping.load(Ordering::Acquire) {
             core.control.listen();
             for command in core.control.take() {
+                self.due = None;
                 self.command(command);
             }
             // Timers come after what was heard: a late look at the clock must not take our own sleep for a peer's.
@@ -241,6 +245,9 @@ impl Control {
                 core.stop();
             }
             for key in ready.drain(..) {
+                if self.conns.get(key as usize).is_none_or(|conn| !matches!(conn.role, Role::Control { .. })) {
+                    self.due = None;
+                }
                 match key {
                     UNIX_LISTENER => self.accept_unix(),
                     key if LISTENERS.contains(&key) => self.accept((key - LISTENERS.start) as usize),
@@ -409,6 +416,7 @@ impl Control {
 
     /// A connection has ended by itself.
     pub(super) fn broken(&mut self, key: usize, error: &PipeError) {
+        self.due = None;
         let Some(conn) = self.conns.get_mut(key) else { return };
         let not_ours = matches!(error, PipeError::NotOurs);
         match &mut conn.role {
@@ -527,6 +535,7 @@ impl Control {
         );
         if let Some(conn) = self.conns.get_mut(conn) {
             conn.role = Role::Control { session: id };
+            conn.pipe.keep();
             conn.deadline = None;
         }
         Some(id)
@@ -585,8 +594,14 @@ impl Control {
         if core.owner.leases.next_expiry().is_some_and(|at| at <= now) && core.owner.leases.expire(now) {
             core.fence_workers();
         }
-        // Whatever is done with the planner handles what is due.
-        core.plan(RailSet::default(), |_, _| ());
+        if core.next_timeout().is_some_and(|at| core.instant(at) <= now) {
+            // Whatever is done with the planner handles what is due.
+            core.plan(RailSet::default(), |_, _| ());
+        }
+        if self.due.is_some_and(|due| due > now) {
+            return;
+        }
+        self.due = None;
         let late: Vec<usize> =
             self.conns.iter().filter(|(_, c)| c.deadline.is_some_and(|d| d <= now)).map(|(key, _)| key).collect();
         for key in late {
@@ -608,10 +623,11 @@ impl Control {
         for notice in late.into_iter().filter_map(|seq| live.notices.remove(&seq)) {
             notice.end(Some(Failure::Deadline.into()));
         }
-        let said = live.said;
+        // A little early, so that all sessions come to beat at the same time and we wake once for all.
+        let beats = now.duration_since(live.said) >= self.core.config.heartbeat * 7 / 8;
         let redials = live.redial_at(self.core.config.heartbeat).is_some_and(|at| at <= now);
         self.stream_timers(id, now);
-        if now.duration_since(said) >= self.core.config.heartbeat {
+        if beats {
             self.beat(id);
         }
         if redials {
@@ -644,16 +660,17 @@ impl Control {
     }
 
     /// How long to sleep; published so that whoever sets an earlier timer knows to wake us.
-    fn next_timer(&self) -> Option<Duration> {
+    fn next_timer(&mut self) -> Option<Duration> {
         let core = &self.core;
         // Published first as "wake me": a timer set while the others are read is not missed.
         core.control_wakes_at.store(u64::MAX, Ordering::Release);
-        let next = [core.next_timeout().map(|at| core.instant(at)), core.owner.leases.next_expiry()]
-            .into_iter()
-            .flatten()
-            .chain(self.conns.iter().filter_map(|(_, c)| c.deadline))
-            .chain(self.sessions.values().filter(|l| !l.over).map(|l| self.session_wakes_at(l)))
-            .min();
+        if self.due.is_none() {
+            let conns = self.conns.iter().filter_map(|(_, c)| c.deadline);
+            let sessions = self.sessions.values().filter(|l| !l.over).map(|l| self.session_wakes_at(l));
+            self.due = conns.chain(sessions).min();
+        }
+        let planner = core.next_timeout().map(|at| core.instant(at));
+        let next = [planner, core.owner.leases.next_expiry(), self.due].into_iter().flatten().min();
         let at = next.map_or(u64::MAX, |at| core.time(at).0);
         core.control_wakes_at.store(at, Ordering::Release);
         next.map(|at| at.saturating_duration_since(Instant::now()))

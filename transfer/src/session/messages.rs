@@ -28,8 +28,12 @@ impl Control {
         };
         match inner {
             _ if !known => self.out_of_turn(id),
+            // Ours would be due before the next of theirs: said now, both sides beat at one time, and an engine with many peers hears
+            // them at once.
+            None if live.said.elapsed() >= self.core.config.heartbeat / 2 => self.beat(id),
             None => {}
             Some(inner) => {
+                self.due = None;
                 let before = live.said;
                 self.serve(id, inner);
                 // An answer says that it was heard; without one it is said so.

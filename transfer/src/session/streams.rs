@@ -93,7 +93,10 @@ impl Streams {
 
 /// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices; how fast a
 /// network is nobody can tell.
-fn path_spec(kind: TransportKind, session: &Session) -> PathSpec {
+///
+/// `sharing` streams go between the same two NICs: what their windows begin with is one NIC's, or many queue pairs are a burst that a
+/// switch drops.
+fn path_spec(kind: TransportKind, session: &Session, sharing: u64) -> PathSpec {
     let tcp = session.address.ip().is_loopback().then_some(2_000_000_000);
     let (rate, base_delay, tier) = match kind {
         TransportKind::Shm => (Some(4_000_000_000), Duration::from_micros(20), 0),
@@ -104,7 +107,9 @@ fn path_spec(kind: TransportKind, session: &Session) -> PathSpec {
     };
     // A stream has its own congestion control and wants large writes. A NIC sends what it is given.
     let is_rdma = kind == TransportKind::Rdma;
-    let (slice_bytes_min, window_min) = if is_rdma { (16 << 10, 64 << 10) } else { (1 << 20, 8 << 20) };
+    let window_min_rdma = (256 << 10) / sharing.max(1);
+    let (slice_bytes_min, window_min) =
+        if is_rdma { (16 << 10, window_min_rdma.clamp(16 << 10, 64 << 10)) } else { (1 << 20, 8 << 20) };
     let chunk = if is_rdma { CHUNK_BYTES } else { u64::MAX };
     let limits = PathLimits {
         slice_bytes_min,
@@ -236,7 +241,9 @@ impl Control {
         let session = live.session.clone();
         let nic = live.streams.places.get(&(stream.kind, stream.index)).map_or(0, |place| place.nic);
         let nic = self.own.nics.as_ref().and_then(|nics| nics.all.get(usize::from(nic))).cloned();
-        let spec = path_spec(stream.kind, &session);
+        let sharing = live.streams.places.keys().filter(|(kind, _)| *kind == stream.kind).count();
+        let nics = self.own.nics.as_ref().map_or(1, |nics| nics.all.len());
+        let spec = path_spec(stream.kind, &session, (sharing / nics.max(1)) as u64);
         let rail = self.rail(conn.pipe.into_socket(), &session, stream, nic);
         let Some(place) = self.stream(id, (stream.kind, stream.index)) else { return };
         place.dialling = false;

@@ -4,6 +4,7 @@
 //! ([`Message::StreamHello`], [`Message::StreamWelcome`]) before their frames begin. A one-sided rail goes on in messages:
 //! its bytes do not come over the stream, only what its two ends have to agree on.
 
+use crate::core::STREAMS_MAX;
 use crate::session::codec::{DecodeError, Reader, Writer};
 use crate::session::rails::{FarRail, put_rails, take_rails};
 use crate::telemetry::Rejection;
@@ -289,7 +290,13 @@ fn put_stream(w: &mut Writer, stream: &StreamId) {
 }
 
 fn take_stream(r: &mut Reader<'_>) -> Result<StreamId, DecodeError> {
-    Ok(StreamId { kind: kind_of(r.u8()?)?, index: r.u8()?, incarnation: r.u32()? })
+    Ok(StreamId { kind: kind_of(r.u8()?)?, index: take_index(r)?, incarnation: r.u32()? })
+}
+
+/// Number of a stream: there are only so many of a transport.
+fn take_index(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
+    let index = r.u8()?;
+    if index < STREAMS_MAX { Ok(index) } else { Err(DecodeError) }
 }
 
 fn put_check(w: &mut Writer, check: &Check) {
@@ -500,7 +507,7 @@ impl Message {
             10 => Self::Heartbeat { heard: r.u64()? },
             11 => Self::FenceStream(take_stream(&mut r)?),
             12 => Self::StreamFenced(take_stream(&mut r)?),
-            13 => Self::OpenStream { kind: kind_of(r.u8()?)?, index: r.u8()? },
+            13 => Self::OpenStream { kind: kind_of(r.u8()?)?, index: take_index(&mut r)? },
             14 => Self::Notify { seq: r.u64()?, payload: r.bytes()?.to_vec() },
             15 => Self::NotifyAck { seq: r.u64()?, accepted: r.u8()? != 0 },
             16 => Self::Bye,
@@ -598,6 +605,17 @@ mod tests {
             let mut longer = bytes[PREFIX_BYTES..].to_vec();
             longer.push(0);
             assert_eq!(Message::decode(&longer), Err(DecodeError));
+        }
+    }
+
+    #[test]
+    fn a_stream_beyond_the_last_one_is_refused() {
+        for index in [STREAMS_MAX - 1, STREAMS_MAX, u8::MAX] {
+            let stream = StreamId { kind: TransportKind::Tcp, index, incarnation: 1 };
+            for message in [Message::StreamFenced(stream), Message::OpenStream { kind: TransportKind::Shm, index }] {
+                let decoded = Message::decode(&message.encode()[PREFIX_BYTES..]);
+                assert_eq!(decoded.is_ok(), index < STREAMS_MAX, "{message:?}");
+            }
         }
     }
 

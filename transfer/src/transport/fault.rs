@@ -237,6 +237,10 @@ impl Rail for Faulty {
         self.inner.room()
     }
 
+    fn is_mid_payload(&self) -> bool {
+        self.inner.is_mid_payload()
+    }
+
     fn fence(&mut self) {
         self.inner.fence();
     }

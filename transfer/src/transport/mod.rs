@@ -168,6 +168,11 @@ pub(crate) trait Rail: Send {
     /// Slices that it takes before bytes would only wait in its queue.
     fn room(&self) -> usize;
 
+    /// Whether a payload is half here, so that more of it is due.
+    fn is_mid_payload(&self) -> bool {
+        false
+    }
+
     /// Lets go of memory whose lease has been revoked, at once.
     fn fence(&mut self);
 

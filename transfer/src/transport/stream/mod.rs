@@ -184,6 +184,10 @@ impl Rail for Stream {
         QUEUE_WANTED.saturating_sub(self.tx.len()).min(FLIGHT_MAX - self.flights.len())
     }
 
+    fn is_mid_payload(&self) -> bool {
+        self.rx.sink.is_some()
+    }
+
     fn fence(&mut self) {
         self.leases.sweep();
         self.tx.fence();

@@ -13,7 +13,7 @@ use crate::telemetry::count;
 use crate::transport::RailError;
 use crate::transport::frame::{HEAD_MAX, HEADER_BYTES, Header, Status, sealed};
 use crate::transport::stream::{Stream, release_revoked, tx::push_scratch};
-use crate::transport::sys::{self, IoVec};
+use crate::transport::sys::{self, IoVec, Received};
 
 /// Bytes received before the other direction gets its turn.
 const BUDGET: usize = 4 << 20;
@@ -164,9 +164,11 @@ impl Stream {
                 rx.readable = false;
                 Ok(0)
             }
-            Some((0, 0)) => Err(RailError::Closed),
-            Some((direct, staged)) => {
+            Some(Received { direct: 0, staged: 0, .. }) => Err(RailError::Closed),
+            Some(Received { direct, staged, more }) => {
                 rx.end += staged;
+                // Where there is no more, what comes next is told.
+                rx.readable = more;
                 Ok(direct + staged)
             }
         }
