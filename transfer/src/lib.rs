@@ -24,6 +24,7 @@
 //! | `session` | handshake, leases, fencing, peer health |
 //! | `memory` | regions: host memory, sealed memfds, and memory of others |
 //! | `integrity`, `random` | checksums of payloads; generations and keys that nobody guesses |
+//! | [`gpu`] | memory of GPUs: devices, allocation, import; which way it goes |
 //! | `transport` | tcp, shm, rdma and a software NIC behind one trait; faults by seed |
 //! | [`topology`] | what a machine is made of, and which NICs serve which memory |
 //! | [`testing`] | the protocol spoken by hand, for tests of what is refused |
@@ -49,6 +50,7 @@
 mod config;
 mod core;
 mod engine;
+pub mod gpu;
 mod integrity;
 mod mailbox;
 mod memory;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::core::{Core, kind_of};
+use crate::gpu::{self, path::Path};
 use crate::notify::NOTIFY_BYTES_MAX;
 use crate::plan::{Direction, Op, RailId, Request};
 use crate::session::peer::Session;
@@ -68,9 +69,15 @@ pub(crate) fn submit(
         }
         session.falls_back(Fallback::PrivateMemory, &core.counters);
     }
-    let distance = (!shared).then(|| {
+    // Where no NIC reaches a device's memory it is staged, which sockets can.
+    let staged = region.device_memory().is_some_and(|memory| gpu::direct(memory).path == Path::Staged);
+    if staged && session.kinds.contains(&TransportKind::Rdma) {
+        session.falls_back(Fallback::Staged, &core.counters);
+    }
+    let distance = (!shared || staged).then(|| {
         let kinds = (0..RailId::MAX_RAILS as u8).map(|rail| kind_of(RailId(rail)).0);
-        kinds.map(|kind| if kind == TransportKind::Shm { u32::MAX } else { 0 }).collect::<Arc<[u32]>>()
+        let is_out = |kind| kind == TransportKind::Shm && !shared || kind == TransportKind::Rdma && staged;
+        kinds.map(|kind| if is_out(kind) { u32::MAX } else { 0 }).collect::<Arc<[u32]>>()
     });
     let job = Arc::new(Job {
         region: region.clone(),

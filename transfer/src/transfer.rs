@@ -107,6 +107,12 @@ pub enum SubmitError {
     /// It could not end before its deadline.
     #[error("the deadline cannot be met")]
     Hopeless,
+    /// The device has not passed the mark that the transfer comes after.
+    #[error("the device has not come so far")]
+    NotReady,
+    /// The device has failed.
+    #[error("the device has failed: {0}")]
+    Device(kvrail_cuda::Error),
     /// The peer is gone; connect again.
     #[error("the peer is gone")]
     PeerLost,

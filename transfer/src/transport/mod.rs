@@ -142,6 +142,8 @@ pub(crate) enum RailError {
     Protocol(&'static str),
     #[error("the NIC: {0}")]
     Nic(String),
+    #[error("the device: {0}")]
+    Device(String),
     #[error("the peer did not give a revoked lease back in time")]
     Overdue,
     #[error("killed by the fault plan")]

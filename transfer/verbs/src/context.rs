@@ -70,6 +70,12 @@ impl Context {
         &self.0.name
     }
 
+    /// Whether this libibverbs has [`register_dmabuf`](crate::ProtectionDomain::register_dmabuf) (rdma-core 34 on); the device's driver
+    /// may refuse it all the same.
+    pub fn takes_dma_buf(&self) -> bool {
+        self.library().ibv_reg_dmabuf_mr.is_ok()
+    }
+
     /// Objects that libibverbs refused to destroy when they were dropped: 0 unless a region went before a window that was
     /// bound to it, or a device has failed.
     pub fn undestroyed(&self) -> usize {

@@ -416,8 +416,8 @@ impl<D: Device> Rail for OneSided<D> {
     }
 
     fn submit(&mut self, submitted: &Post<'_>, _: Instant) -> Result<(), PostError> {
-        let mapping = submitted.job.region.mapping();
-        let reachable = submitted.pieces.iter().all(|p| mapping.at(p.local, p.len).is_some());
+        let region = &submitted.job.region;
+        let reachable = submitted.pieces.iter().all(|p| region.contains(p.local, p.len));
         if !reachable || submitted.pieces.len() > PIECES_MAX || submitted.bytes > PAYLOAD_MAX {
             return Err(PostError::Unreachable);
         }
@@ -425,7 +425,6 @@ impl<D: Device> Rail for OneSided<D> {
             return Err(PostError::Full);
         }
         let id = self.next;
-        self.next += 1;
         let request = Arc::new(Request {
             id,
             job: Arc::clone(submitted.job),
@@ -434,7 +433,8 @@ impl<D: Device> Rail for OneSided<D> {
             bytes: submitted.bytes,
         });
         let wants_crc = submitted.job.checksum && submitted.direction == Direction::Write;
-        let crc = wants_crc.then(|| check::local_crc(&request));
+        let crc = if wants_crc { Some(check::local_crc(&request).ok_or(PostError::Unreachable)?) } else { None };
+        self.next += 1;
         self.queued += submitted.pieces.len();
         self.waiting.insert(id, Flight { slice: submitted.id, request, crc, in_doubt: false, waits: false });
         // Told before the queue pair is made: that takes a while, and many may be made in one go.
