@@ -13,15 +13,25 @@ use std::sync::OnceLock;
 
 use path::{Choice, MemoryFacts, NicFacts};
 
+use crate::memory::Region;
+
 pub use kvrail_cuda::{
     AllocationKind, Device, DeviceFacts, DeviceMemory, DevicePtr, Driver, Error, Event, FlushScope, Gpus, IpcHandle,
-    IpcMemory, KernelFacts, Refusal, StagingOptions, Stream, Unavailable, WritesOrdering, fake, order, path,
+    IpcMemory, KernelFacts, MemoryType, PointerFacts, Refusal, StagingOptions, Stream, Unavailable, WritesOrdering,
+    fake, order, path,
 };
 
 /// What the kernel of this machine has; read once.
 fn kernel() -> KernelFacts {
     static FACTS: OnceLock<KernelFacts> = OnceLock::new();
     *FACTS.get_or_init(|| KernelFacts::read(std::path::Path::new("/")))
+}
+
+/// What libibverbs of this machine can do for NICs; none without it.
+#[must_use]
+pub fn nic_facts() -> Option<NicFacts> {
+    let verbs = kvrail_verbs::Verbs::open().ok()?;
+    Some(NicFacts { takes_dma_buf: verbs.takes_dma_buf() })
 }
 
 /// How a NIC with libibverbs of today reaches device memory on this machine.
@@ -34,4 +44,24 @@ pub fn direct(memory: &DeviceMemory) -> Choice {
 pub(crate) fn direct_by(memory: &DeviceMemory, nic: NicFacts) -> Choice {
     let facts: &MemoryFacts = memory.facts();
     path::choose(memory.device().facts(), facts, &nic, &kernel())
+}
+
+impl Region {
+    /// Makes what NICs have written to the region visible to kernels that are launched on its device from here on: by the device's own
+    /// word nothing at all, or a flush by its driver. Nothing is to be done for host memory, and for bytes that were staged.
+    ///
+    /// The engine does it before it delivers a notification and before it tells that a lease is fenced. Whoever learns on another way that
+    /// bytes have landed calls it before the consumer is launched.
+    ///
+    /// # Errors
+    /// What the driver says: the bytes must not be used then.
+    pub fn make_visible(&self) -> Result<(), Error> {
+        let Some(memory) = self.device_memory().filter(|_| self.registrations().reach_device()) else { return Ok(()) };
+        match order::flush(memory.device().facts(), path::Path::DmaBuf, order::Consumer::Owner) {
+            order::Flush::None => Ok(()),
+            order::Flush::Driver(scope) => memory.flush(scope),
+            // Such a device is staged: `path::choose` knows.
+            order::Flush::LoopbackRead => Err(Error::Unsupported { call: "cuFlushGPUDirectRDMAWrites" }),
+        }
+    }
 }

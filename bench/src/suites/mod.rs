@@ -7,6 +7,7 @@ pub mod clients;
 pub mod doctor;
 pub mod faults;
 pub mod fresh;
+pub mod gpu;
 mod guest;
 pub mod hostile;
 pub mod house;
@@ -128,6 +129,11 @@ pub const ALL: &[Suite] = &[
         name: "verbs-speed",
         promise: "over verbs the engine keeps up with a bare loop, and rings fewer doorbells than there are blocks",
         run: |setting| Box::pin(async move { verbs_speed::run(&setting).await }),
+    },
+    Suite {
+        name: "gpu",
+        promise: "device memory moves with every byte right, is imported, exported and flushed as its device allows; SKIPPED without a GPU",
+        run: |setting| Box::pin(async move { gpu::run(&setting).await }),
     },
     Suite {
         name: "hostile",

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::device::Device;
-use crate::driver::{DevicePtr, FlushScope, MemoryType};
+use crate::driver::{DevicePtr, FlushScope, MemoryType, PointerFacts};
 use crate::error::{Error, Refusal};
 use crate::path::MemoryFacts;
 
@@ -71,6 +71,14 @@ pub struct DmaBuf {
 }
 
 impl Device {
+    /// What the driver knows of an address; nothing is touched.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn pointer(&self, address: DevicePtr) -> Result<PointerFacts, Error> {
+        self.driver().pointer(self.context(), address)
+    }
+
     /// Allocates `len` bytes. They are not cleared.
     ///
     /// # Errors
@@ -219,6 +227,16 @@ impl DeviceMemory {
     pub fn at(&self, offset: u64, len: u64) -> Option<DevicePtr> {
         let end = offset.checked_add(len)?;
         if end > self.0.len { None } else { self.0.base.add(offset) }
+    }
+
+    /// A part of it, judged as an import would be; it keeps the whole.
+    ///
+    /// # Errors
+    /// As [`Device::import`].
+    pub fn part(&self, offset: u64, len: u64) -> Result<Self, Error> {
+        let address = self.at(offset, len).ok_or(Refusal::Range { address: self.0.base, len })?;
+        // SAFETY: the part lies in the whole, which goes with it.
+        unsafe { self.0.device.import(address, len, self.clone()) }
     }
 
     /// Exports a part as a DMA-BUF of whole pages. Each call makes a new descriptor, and each descriptor takes room in the device's BAR:

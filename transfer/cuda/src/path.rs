@@ -8,6 +8,7 @@ use std::fmt;
 use crate::device::DeviceFacts;
 use crate::kernel::KernelFacts;
 use crate::memory::AllocationKind;
+use crate::order::{self, Consumer, Flush};
 
 /// What matters of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,9 @@ pub enum Lack {
     VerbsDmaBuf,
     /// `nvidia_peermem` is not loaded.
     PeerMemory,
+    /// The device neither sees remote writes in order nor flushes them for the host: it would take a loopback READ on each NIC, which
+    /// rails do not make yet.
+    Flush,
 }
 
 impl fmt::Display for Lack {
@@ -77,6 +81,7 @@ impl fmt::Display for Lack {
             Self::DeviceDmaBuf => "the device exports no DMA-BUF (open kernel modules and Linux 5.12 do)",
             Self::VerbsDmaBuf => "libibverbs takes no DMA-BUF (rdma-core 34 does)",
             Self::PeerMemory => "nvidia_peermem is not loaded",
+            Self::Flush => "the device has no flush for the host, and rails make no loopback READ yet",
         })
     }
 }
@@ -111,6 +116,10 @@ pub fn choose(device: &DeviceFacts, memory: &MemoryFacts, nic: &NicFacts, kernel
     if !memory.is_rdma_capable {
         return staged(vec![Lack::MemoryRdma]);
     }
+    // Done means visible, or it is not done this way.
+    if order::flush(device, Path::DmaBuf, Consumer::Owner) == Flush::LoopbackRead {
+        return staged(vec![Lack::Flush]);
+    }
     let mut lacks = Vec::new();
     let mut lack = |missing: bool, what| {
         if missing {
@@ -137,7 +146,13 @@ mod tests {
     use super::*;
 
     fn all() -> (DeviceFacts, MemoryFacts, NicFacts, KernelFacts) {
-        let device = DeviceFacts { has_rdma: true, has_rdma_vmm: true, has_dma_buf: true, ..DeviceFacts::default() };
+        let device = DeviceFacts {
+            has_rdma: true,
+            has_rdma_vmm: true,
+            has_dma_buf: true,
+            flushes_by_host: true,
+            ..DeviceFacts::default()
+        };
         let memory = MemoryFacts { kind: AllocationKind::Plain, is_rdma_capable: true, is_one_mapping: true };
         (device, memory, NicFacts { takes_dma_buf: true }, KernelFacts { has_peer_memory: true })
     }
@@ -165,6 +180,7 @@ mod tests {
         let (device, memory, nic, kernel) = all();
         let of = |device: DeviceFacts, memory: MemoryFacts| choose(&device, &memory, &nic, &kernel).lacks;
         assert_eq!(of(DeviceFacts { has_rdma: false, ..device }, memory), [Lack::DeviceRdma]);
+        assert_eq!(of(DeviceFacts { flushes_by_host: false, ..device }, memory), [Lack::Flush]);
         assert_eq!(of(device, MemoryFacts { is_rdma_capable: false, ..memory }), [Lack::MemoryRdma]);
         let mapped = MemoryFacts { kind: AllocationKind::Virtual, ..memory };
         assert_eq!(of(DeviceFacts { has_rdma_vmm: false, ..device }, mapped), [Lack::DeviceRdmaVmm]);
@@ -181,17 +197,25 @@ mod tests {
 
     #[test]
     fn there_is_a_decision_for_every_set_of_facts_and_a_reason_for_each_that_is_not_the_first() {
-        for bits in 0..1u32 << 8 {
+        for bits in 0..1u32 << 9 {
             let bit = |n: u32| bits & 1 << n != 0;
-            let device =
-                DeviceFacts { has_rdma: bit(0), has_rdma_vmm: bit(1), has_dma_buf: bit(2), ..Default::default() };
+            let device = DeviceFacts {
+                has_rdma: bit(0),
+                has_rdma_vmm: bit(1),
+                has_dma_buf: bit(2),
+                flushes_by_host: bit(8),
+                ..DeviceFacts::default()
+            };
             let kind = if bit(3) { AllocationKind::Virtual } else { AllocationKind::Plain };
             let memory = MemoryFacts { kind, is_rdma_capable: bit(4), is_one_mapping: bit(5) };
             let nic = NicFacts { takes_dma_buf: bit(6) };
             let choice = choose(&device, &memory, &nic, &KernelFacts { has_peer_memory: bit(7) });
             assert_eq!(choice.lacks.is_empty(), choice.path == Path::DmaBuf, "{bits:#b}");
-            assert!(choice.path != Path::DmaBuf || bit(0) && bit(2) && bit(4) && bit(5) && bit(6), "{bits:#b}");
-            assert!(choice.path != Path::PeerMemory || bit(0) && bit(4) && bit(7), "{bits:#b}");
+            assert!(
+                choice.path != Path::DmaBuf || bit(0) && bit(2) && bit(4) && bit(5) && bit(6) && bit(8),
+                "{bits:#b}"
+            );
+            assert!(choice.path != Path::PeerMemory || bit(0) && bit(4) && bit(7) && bit(8), "{bits:#b}");
         }
     }
 }

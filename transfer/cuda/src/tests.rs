@@ -108,6 +108,18 @@ fn imported_memory_is_kept_and_not_freed() {
 }
 
 #[test]
+fn a_part_keeps_the_whole() {
+    let (fake, device) = gpus();
+    let whole = device.allocate(8192).unwrap();
+    let part = whole.part(100, 50).unwrap();
+    assert!(whole.part(8192, 1).is_err());
+    drop(whole);
+    assert_eq!((part.len(), fake.allocations()), (50, 1));
+    drop(part);
+    assert_eq!(fake.allocations(), 0);
+}
+
+#[test]
 fn an_export_is_of_whole_pages_and_says_where_the_range_begins() {
     let (fake, device) = gpus();
     let base = fake.foreign(0, 1 << 20, AllocationKind::Plain);

@@ -58,7 +58,8 @@ impl Control {
             Some(Message::OpenStream { kind, index }) => self.open_for_peer(id, kind, index),
             Some(Message::Notify { seq, payload }) => {
                 let notification = Notification { from: live.session.generation, payload: payload.into() };
-                let accepted = self.core.notifications.push(notification);
+                // Done means visible, on devices too.
+                let accepted = self.core.owner.leases.make_visible() && self.core.notifications.push(notification);
                 self.tell(id, &Message::NotifyAck { seq, accepted });
             }
             Some(Message::NotifyAck { seq, accepted }) => {

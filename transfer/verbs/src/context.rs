@@ -54,6 +54,11 @@ impl Context {
         self.0.raw.as_ptr()
     }
 
+    /// The library that it was opened through.
+    pub fn verbs(&self) -> &Verbs {
+        &self.0.verbs
+    }
+
     pub(crate) fn library(&self) -> &sys::IbVerbs {
         &self.0.verbs.raw
     }
@@ -68,12 +73,6 @@ impl Context {
     /// Name of the device when it was opened.
     pub fn name(&self) -> &str {
         &self.0.name
-    }
-
-    /// Whether this libibverbs has [`register_dmabuf`](crate::ProtectionDomain::register_dmabuf) (rdma-core 34 on); the device's driver
-    /// may refuse it all the same.
-    pub fn takes_dma_buf(&self) -> bool {
-        self.library().ibv_reg_dmabuf_mr.is_ok()
     }
 
     /// Objects that libibverbs refused to destroy when they were dropped: 0 unless a region went before a window that was

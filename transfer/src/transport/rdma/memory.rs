@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvrail_cuda::DeviceMemory;
 use kvrail_verbs::{Access, Error, MemoryRegion};
@@ -20,12 +21,26 @@ use crate::transport::rdma::{CHUNK_BYTES, Nic};
 
 /// What NICs have registered of one region, by NIC and part.
 #[derive(Default)]
-pub(crate) struct Registrations(Mutex<BTreeMap<(u64, u32), MemoryRegion>>);
+pub(crate) struct Registrations {
+    made: Mutex<BTreeMap<(u64, u32), MemoryRegion>>,
+    /// NICs reach it on a device: what they write there may want a flush.
+    on_device: AtomicBool,
+}
 
 impl Registrations {
+    /// Whether NICs reach the region on a device.
+    pub(crate) fn reach_device(&self) -> bool {
+        self.on_device.load(Ordering::Acquire)
+    }
+
+    /// From here on they do.
+    pub(crate) fn note_device(&self) {
+        self.on_device.store(true, Ordering::Release);
+    }
+
     /// The key of a part, if it is registered with that NIC.
     pub(super) fn key(&self, nic: &Nic, chunk: u32, side: Side) -> Option<u32> {
-        let made = self.0.lock();
+        let made = self.made.lock();
         let region = made.get(&(nic.id, chunk))?;
         Some(if side == Side::Local { region.lkey() } else { region.rkey() })
     }
@@ -49,7 +64,7 @@ fn register_device(
     (start, bytes): (u64, u64),
     access: Access,
 ) -> Result<MemoryRegion, RegisterError> {
-    let choice = gpu::direct_by(memory, NicFacts { takes_dma_buf: nic.context.takes_dma_buf() });
+    let choice = gpu::direct_by(memory, NicFacts { takes_dma_buf: nic.context.verbs().takes_dma_buf() });
     tracing::info!(nic = %nic.name, device = memory.device().pci(), path = %choice.path, lacks = choice.why(), "device memory");
     if choice.path == Path::Staged {
         return Err(RegisterError::Staged(choice.why()));
@@ -83,13 +98,14 @@ pub(super) fn register(region: &Region, nic: &Nic, chunk: u32) -> Result<(), Reg
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     if let Some(memory) = region.device_memory() {
         let registered = register_device(memory, nic, (start, bytes), access)?;
-        made.0.lock().insert((nic.id, chunk), registered);
+        made.note_device();
+        made.made.lock().insert((nic.id, chunk), registered);
         return Ok(());
     }
     let place = region.at(start, bytes).and_then(NonNull::new).ok_or_else(outside)?;
     // SAFETY: the registration is kept in the region itself and is dropped before the mapping is. The engine relies on no byte of
     // a region: they are shared with the outside, and contents are moved by raw copies alone (see `memory`).
     let registered = unsafe { nic.domain.register_at(place, bytes as usize, start, access) }?;
-    made.0.lock().insert((nic.id, chunk), registered);
+    made.made.lock().insert((nic.id, chunk), registered);
     Ok(())
 }
