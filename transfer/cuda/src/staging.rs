@@ -219,7 +219,7 @@ impl Lane {
     pub fn incoming(&self, memory: &DeviceMemory, segments: impl IntoIterator<Item = Segment>) -> Incoming {
         debug_assert!(memory.device().is(self.device()));
         let plan = Plan(segments.into_iter().collect());
-        Incoming { lane: self.clone(), memory: memory.clone(), plan, copying: VecDeque::new(), current: None }
+        Incoming { lane: self.clone(), memory: memory.clone(), plan, copying: VecDeque::new(), current: None, in_doubt: false }
     }
 
     /// Shows the bytes of segments, chunk by chunk; blocks. For what is short or rare.
@@ -372,6 +372,8 @@ pub struct Incoming {
     copying: VecDeque<Copying>,
     /// Handed out to be filled, and where its bytes go.
     current: Option<(Chunk, Vec<Segment>)>,
+    /// Copies were begun and nothing says how they end.
+    in_doubt: bool,
 }
 
 // SAFETY: its pointers are addresses of chunks that it holds.
@@ -393,7 +395,7 @@ impl Incoming {
     /// Gives up: no more is copied, and what was begun is waited for, a bounded time. False where that was in vain: bytes may land yet.
     #[must_use]
     pub fn settle(mut self) -> bool {
-        self.copying.drain(..).fold(true, |all, copying| copying.settle() && all)
+        self.copying.drain(..).fold(!self.in_doubt, |all, copying| copying.settle() && all)
     }
 
     /// Room for the next bytes. What was handed out before has been filled, and goes to the device.
@@ -403,7 +405,9 @@ impl Incoming {
     pub fn space(&mut self) -> Result<Space, Error> {
         let queue = &self.lane.0;
         if let Some((chunk, segments)) = self.current.take() {
-            self.copying.push_back(Copying::start(queue, Way::ToDevice, chunk, &self.memory, &segments)?);
+            let begun = Copying::start(queue, Way::ToDevice, chunk, &self.memory, &segments);
+            self.in_doubt |= begun.is_err();
+            self.copying.push_back(begun?);
         }
         if self.plan.0.is_empty() {
             return Ok(Space::Full);

@@ -322,6 +322,25 @@ fn every_call_of_a_copy_may_fail_and_nothing_is_freed_under_it() {
 }
 
 #[test]
+fn what_is_given_up_is_settled_unless_a_copy_is_in_doubt() {
+    let (fake, device) = gpus_with(3, 8);
+    let memory = device.allocate(20_000).unwrap();
+    let lane = device.lane().unwrap();
+    let begin = || lane.incoming(&memory, segments(&memory, &[(0, 20_000)]));
+    let mut whole = begin();
+    whole.space().unwrap();
+    whole.space().unwrap();
+    assert!(whole.settle(), "its copy has been waited for");
+    for call in ["copy", "event", "record"] {
+        let mut doubtful = begin();
+        doubtful.space().unwrap();
+        fake.fail(call, 0, 719);
+        assert!(doubtful.space().is_err());
+        assert!(!doubtful.settle(), "{call}: bytes may land yet");
+    }
+}
+
+#[test]
 fn a_flush_says_its_scope() {
     let (fake, device) = gpus();
     let memory = device.allocate(4096).unwrap();

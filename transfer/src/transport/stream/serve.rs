@@ -255,6 +255,10 @@ impl Stream {
         self.rx.iov.clear();
         self.rx.ranges.clear();
         if flight.job.region.device_memory().is_some() {
+            // The first would still be on its way when the last word on the second counts.
+            if self.landings.iter().any(|landing| landing.id() == header.id && landing.is_read()) {
+                return Err(RailError::Protocol("data of a read twice"));
+            }
             let (id, bytes, job) = (header.id, flight.bytes, Arc::clone(&flight.job));
             let ranges: Vec<_> = flight.pieces.iter().map(|piece| (piece.local, piece.len)).collect();
             let payload = match self.incoming(&job.region, ranges.into_iter()) {
