@@ -19,7 +19,7 @@ const UNSAFE_MAY: &[&str] = &[
     "transfer/src/urgent.rs",
     "transfer/tests/verbs_speed.rs",
     "transfer/tests/gpu.rs",
-    "transfer/cuda/src/",
+    "transfer/cuda/",
     "bench/send-paths/src/",
     "text/gguf/src/file.rs",
     "node/src/backing.rs",

@@ -17,7 +17,7 @@ pub struct DevicePtr(pub u64);
 impl DevicePtr {
     /// The address so many bytes further on; `None` past the end of the address space.
     #[must_use]
-    pub fn add(self, bytes: u64) -> Option<Self> {
+    pub fn plus(self, bytes: u64) -> Option<Self> {
         self.0.checked_add(bytes).map(Self)
     }
 }
@@ -118,16 +118,19 @@ pub struct CopyRange {
     pub len: usize,
 }
 
-/// Attributes of a device that are asked for; numbers are CUDA's.
+/// Attributes of a device that are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(i32)]
-#[allow(missing_docs, reason = "CUDA's names")]
 pub enum Attribute {
-    RdmaWithVmm = 110,
-    Rdma = 116,
-    FlushWritesOptions = 117,
-    WritesOrdering = 118,
-    DmaBuf = 124,
+    /// GPUDirect RDMA with mapped memory (110).
+    RdmaWithVmm,
+    /// GPUDirect RDMA (116).
+    Rdma,
+    /// Bit 0: remote writes can be flushed by the host (117).
+    FlushWritesOptions,
+    /// How far the order of remote writes goes, 0, 100 or 200 (118).
+    WritesOrdering,
+    /// DMA-BUF export (124).
+    DmaBuf,
 }
 
 /// CUDA's driver, as far as it is used. All calls may be made from any thread.

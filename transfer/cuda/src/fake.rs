@@ -421,7 +421,7 @@ impl Driver for Fake {
 
     fn dma_buf(&self, _: Context, address: DevicePtr, bytes: u64) -> Result<OwnedFd, Error> {
         drop(self.begin("dma_buf")?);
-        if address.0 % 4096 != 0 || bytes % 4096 != 0 {
+        if !address.0.is_multiple_of(4096) || !bytes.is_multiple_of(4096) {
             return Err(invalid("dma_buf"));
         }
         // SAFETY: a literal with its NUL, and a constant.

@@ -82,9 +82,9 @@ impl IpcMemory {
     pub fn range(&self, offset: u64, len: u64) -> Result<DeviceMemory, Error> {
         let Opened { base, device } = &*self.0;
         let (start, allocated) = device.driver().pointer(device.context(), *base)?.allocation;
-        let address = base.add(offset).ok_or(Refusal::Range { address: *base, len })?;
-        let end = address.add(len).filter(|_| len > 0).ok_or(Refusal::Range { address, len })?;
-        if start.add(allocated).is_none_or(|limit| end > limit) {
+        let address = base.plus(offset).ok_or(Refusal::Range { address: *base, len })?;
+        let end = address.plus(len).filter(|_| len > 0).ok_or(Refusal::Range { address, len })?;
+        if start.plus(allocated).is_none_or(|limit| end > limit) {
             return Err(Refusal::OutsideAllocation { address, len, base: start, allocated }.into());
         }
         Ok(DeviceMemory::foreign(device, address, len, Arc::clone(&self.0)))

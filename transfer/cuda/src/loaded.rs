@@ -16,8 +16,6 @@ use crate::driver::{
 };
 use crate::error::{Error, Unavailable};
 
-type Handle = *mut c_void;
-
 macro_rules! table {
     (required { $($name:ident($($arg:ty),*);)* } optional { $($maybe:ident($($marg:ty),*);)* }) => {
         /// Functions of the driver, under their names.
@@ -50,6 +48,13 @@ macro_rules! table {
                 })
             }
         }
+
+        /// That these are the driver's arguments: cudarc's bindings, which are made of NVIDIA's header, have the same.
+        #[allow(dead_code, reason = "it compiles or it does not")]
+        fn signatures_are_the_headers() {
+            $(let _: unsafe fn($($arg),*) -> sys::CUresult = sys::$name;)*
+            $(let _: unsafe fn($($marg),*) -> sys::CUresult = sys::$maybe;)*
+        }
     };
 }
 
@@ -62,40 +67,37 @@ table! {
         cuDeviceGetName(*mut c_char, c_int, c_int);
         cuDeviceGetPCIBusId(*mut c_char, c_int, c_int);
         cuDeviceTotalMem_v2(*mut usize, c_int);
-        cuDeviceGetAttribute(*mut c_int, c_int, c_int);
-        cuDevicePrimaryCtxRetain(*mut Handle, c_int);
+        cuDeviceGetAttribute(*mut c_int, sys::CUdevice_attribute, c_int);
+        cuDevicePrimaryCtxRetain(*mut sys::CUcontext, c_int);
         cuDevicePrimaryCtxRelease_v2(c_int);
-        cuCtxPushCurrent_v2(Handle);
-        cuCtxPopCurrent_v2(*mut Handle);
+        cuCtxPushCurrent_v2(sys::CUcontext);
+        cuCtxPopCurrent_v2(*mut sys::CUcontext);
         cuMemAlloc_v2(*mut u64, usize);
         cuMemFree_v2(u64);
         cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
         cuMemFreeHost(*mut c_void);
-        cuPointerGetAttribute(*mut c_void, c_int, u64);
-        cuPointerSetAttribute(*const c_void, c_int, u64);
+        cuPointerGetAttribute(*mut c_void, sys::CUpointer_attribute, u64);
+        cuPointerSetAttribute(*const c_void, sys::CUpointer_attribute, u64);
         cuMemGetAddressRange_v2(*mut u64, *mut usize, u64);
         cuIpcGetMemHandle(*mut sys::CUipcMemHandle, u64);
         cuIpcOpenMemHandle_v2(*mut u64, sys::CUipcMemHandle, c_uint);
         cuIpcCloseMemHandle(u64);
-        cuStreamCreate(*mut Handle, c_uint);
-        cuStreamDestroy_v2(Handle);
-        cuStreamWaitEvent(Handle, Handle, c_uint);
-        cuEventCreate(*mut Handle, c_uint);
-        cuEventDestroy_v2(Handle);
-        cuEventRecord(Handle, Handle);
-        cuEventQuery(Handle);
-        cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
-        cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
-        cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
+        cuStreamCreate(*mut sys::CUstream, c_uint);
+        cuStreamDestroy_v2(sys::CUstream);
+        cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
+        cuEventCreate(*mut sys::CUevent, c_uint);
+        cuEventDestroy_v2(sys::CUevent);
+        cuEventRecord(sys::CUevent, sys::CUstream);
+        cuEventQuery(sys::CUevent);
+        cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, sys::CUstream);
+        cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, sys::CUstream);
+        cuMemcpyDtoDAsync_v2(u64, u64, usize, sys::CUstream);
     }
     optional {
-        cuMemGetHandleForAddressRange(*mut c_void, u64, usize, c_int, u64);
-        cuFlushGPUDirectRDMAWrites(c_int, c_int);
+        cuMemGetHandleForAddressRange(*mut c_void, u64, usize, sys::CUmemRangeHandleType, u64);
+        cuFlushGPUDirectRDMAWrites(sys::CUflushGPUDirectRDMAWritesTarget, sys::CUflushGPUDirectRDMAWritesScope);
         cuMemcpyBatchAsync(
-            *mut u64, *mut u64, *mut usize, usize, *mut sys::CUmemcpyAttributes, *mut usize, usize, *mut usize, Handle
-        );
-        cuMemcpyBatchAsync_v2(
-            *mut u64, *mut u64, *mut usize, usize, *mut sys::CUmemcpyAttributes, *mut usize, usize, Handle
+            *mut u64, *mut u64, *mut usize, usize, *mut sys::CUmemcpyAttributes, *mut usize, usize, *mut usize, sys::CUstream
         );
     }
 }
@@ -135,7 +137,7 @@ impl Loaded {
 
     /// Runs `f` with the context current, and leaves the thread as it was.
     fn within<R>(&self, context: Context, f: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
-        call!(self.cuCtxPushCurrent_v2(context.0 as Handle))?;
+        call!(self.cuCtxPushCurrent_v2(context.0 as sys::CUcontext))?;
         let result = f();
         let mut popped = std::ptr::null_mut();
         call!(self.cuCtxPopCurrent_v2(&raw mut popped))?;
@@ -160,8 +162,7 @@ impl Loaded {
     /// address is none of its own.
     fn pointer_attribute<T: Default>(&self, attribute: sys::CUpointer_attribute, address: DevicePtr) -> Option<T> {
         let mut value = T::default();
-        let attribute = attribute as u32;
-        call!(self.cuPointerGetAttribute((&raw mut value).cast(), attribute.cast_signed(), address.0)).ok()?;
+        call!(self.cuPointerGetAttribute((&raw mut value).cast(), attribute, address.0)).ok()?;
         Some(value)
     }
 }
@@ -198,8 +199,16 @@ impl Driver for Loaded {
 
     fn attribute(&self, device: u32, attribute: Attribute) -> Result<i32, Error> {
         let device = self.handle(device)?;
+        use sys::CUdevice_attribute_enum as Ask;
+        let asked = match attribute {
+            Attribute::RdmaWithVmm => Ask::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+            Attribute::Rdma => Ask::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+            Attribute::FlushWritesOptions => Ask::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+            Attribute::WritesOrdering => Ask::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+            Attribute::DmaBuf => Ask::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
+        };
         let mut value = 0;
-        match call!(self.cuDeviceGetAttribute(&raw mut value, attribute as c_int, device)) {
+        match call!(self.cuDeviceGetAttribute(&raw mut value, asked, device)) {
             Ok(()) => Ok(value),
             Err(Error::Driver { code: INVALID_VALUE, .. }) => Ok(0),
             Err(error) => Err(error),
@@ -287,15 +296,15 @@ impl Driver for Loaded {
 
     fn sync_memops(&self, context: Context, address: DevicePtr) -> Result<(), Error> {
         let on: c_uint = 1;
-        let attribute = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as u32;
+        let attribute = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
         let value = (&raw const on).cast();
-        self.within(context, || call!(self.cuPointerSetAttribute(value, attribute.cast_signed(), address.0)))
+        self.within(context, || call!(self.cuPointerSetAttribute(value, attribute, address.0)))
     }
 
     fn dma_buf(&self, context: Context, address: DevicePtr, bytes: u64) -> Result<OwnedFd, Error> {
         const CALL: &str = "cuMemGetHandleForAddressRange";
         let export = self.0.cuMemGetHandleForAddressRange.ok_or(Error::Unsupported { call: CALL })?;
-        let kind = sys::CUmemRangeHandleType_enum::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD as c_int;
+        let kind = sys::CUmemRangeHandleType_enum::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
         let mut fd: c_int = -1;
         self.within(context, || {
             // SAFETY: the driver writes an `int` for this kind of handle.
@@ -332,7 +341,7 @@ impl Driver for Loaded {
     }
 
     unsafe fn destroy_stream(&self, context: Context, stream: Stream) -> Result<(), Error> {
-        self.within(context, || call!(self.cuStreamDestroy_v2(stream.0 as Handle)))
+        self.within(context, || call!(self.cuStreamDestroy_v2(stream.0 as sys::CUstream)))
     }
 
     fn event(&self, context: Context) -> Result<EventHandle, Error> {
@@ -342,15 +351,15 @@ impl Driver for Loaded {
     }
 
     unsafe fn destroy_event(&self, context: Context, event: EventHandle) -> Result<(), Error> {
-        self.within(context, || call!(self.cuEventDestroy_v2(event.0 as Handle)))
+        self.within(context, || call!(self.cuEventDestroy_v2(event.0 as sys::CUevent)))
     }
 
     unsafe fn record(&self, context: Context, event: EventHandle, stream: Stream) -> Result<(), Error> {
-        self.within(context, || call!(self.cuEventRecord(event.0 as Handle, stream.0 as Handle)))
+        self.within(context, || call!(self.cuEventRecord(event.0 as sys::CUevent, stream.0 as sys::CUstream)))
     }
 
     unsafe fn query(&self, context: Context, event: EventHandle) -> Result<bool, Error> {
-        self.within(context, || match call!(self.cuEventQuery(event.0 as Handle)) {
+        self.within(context, || match call!(self.cuEventQuery(event.0 as sys::CUevent)) {
             Ok(()) => Ok(true),
             Err(Error::Driver { code: NOT_READY, .. }) => Ok(false),
             Err(error) => Err(error),
@@ -358,11 +367,11 @@ impl Driver for Loaded {
     }
 
     unsafe fn wait(&self, context: Context, stream: Stream, event: EventHandle) -> Result<(), Error> {
-        self.within(context, || call!(self.cuStreamWaitEvent(stream.0 as Handle, event.0 as Handle, 0)))
+        self.within(context, || call!(self.cuStreamWaitEvent(stream.0 as sys::CUstream, event.0 as sys::CUevent, 0)))
     }
 
     unsafe fn copy(&self, context: Context, stream: Stream, way: Way, ranges: &[CopyRange]) -> Result<(), Error> {
-        let stream = stream.0 as Handle;
+        let stream = stream.0 as sys::CUstream;
         self.within(context, || {
             if ranges.len() > 1 && self.batch(stream, ranges)? {
                 return Ok(());
@@ -379,23 +388,23 @@ impl Driver for Loaded {
     }
 
     fn flush(&self, context: Context, scope: FlushScope) -> Result<(), Error> {
+        use sys::CUflushGPUDirectRDMAWritesScope_enum as Scope;
         const CALL: &str = "cuFlushGPUDirectRDMAWrites";
         let flush = self.0.cuFlushGPUDirectRDMAWrites.ok_or(Error::Unsupported { call: CALL })?;
         let scope = match scope {
-            FlushScope::Owner => 100,
-            FlushScope::AllDevices => 200,
+            FlushScope::Owner => Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER,
+            FlushScope::AllDevices => Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES,
         };
-        // SAFETY: plain numbers; target 0 is the context that is current.
-        self.within(context, || Error::check(CALL, unsafe { flush(0, scope) }))
+        let target = sys::CUflushGPUDirectRDMAWritesTarget_enum::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
+        // SAFETY: plain numbers.
+        self.within(context, || Error::check(CALL, unsafe { flush(target, scope) }))
     }
 }
 
 impl Loaded {
     /// All ranges in one call, where the driver has it (12.8 on); false where it has not.
-    fn batch(&self, stream: Handle, ranges: &[CopyRange]) -> Result<bool, Error> {
-        if self.0.cuMemcpyBatchAsync.is_none() && self.0.cuMemcpyBatchAsync_v2.is_none() {
-            return Ok(false);
-        }
+    fn batch(&self, stream: sys::CUstream, ranges: &[CopyRange]) -> Result<bool, Error> {
+        let Some(batch) = self.0.cuMemcpyBatchAsync else { return Ok(false) };
         let mut to: Vec<u64> = ranges.iter().map(|range| range.to).collect();
         let mut from: Vec<u64> = ranges.iter().map(|range| range.from).collect();
         let mut lens: Vec<usize> = ranges.iter().map(|range| range.len).collect();
@@ -404,16 +413,9 @@ impl Loaded {
         attributes.srcAccessOrder = sys::CUmemcpySrcAccessOrder_enum::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
         let (mut first, mut failed) = (0usize, usize::MAX);
         let (to, from, lens) = (to.as_mut_ptr(), from.as_mut_ptr(), lens.as_mut_ptr());
-        let (attributes, first) = (&raw mut attributes, &raw mut first);
-        let code = if let Some(batch) = self.0.cuMemcpyBatchAsync_v2 {
-            // SAFETY: arrays of `ranges.len()` and of one, live for the call; the ranges are the caller's promise.
-            unsafe { batch(to, from, lens, ranges.len(), attributes, first, 1, stream) }
-        } else if let Some(batch) = self.0.cuMemcpyBatchAsync {
-            // SAFETY: as above.
-            unsafe { batch(to, from, lens, ranges.len(), attributes, first, 1, &raw mut failed, stream) }
-        } else {
-            return Ok(false);
-        };
+        let (attributes, first, failed) = (&raw mut attributes, &raw mut first, &raw mut failed);
+        // SAFETY: arrays of `ranges.len()` and of one, live for the call; the ranges are the caller's promise.
+        let code = unsafe { batch(to, from, lens, ranges.len(), attributes, first, 1, failed, stream) };
         if code == NOT_SUPPORTED {
             return Ok(false);
         }

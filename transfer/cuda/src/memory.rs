@@ -123,7 +123,7 @@ impl Device {
         len: u64,
         owner: impl Send + Sync + 'static,
     ) -> Result<DeviceMemory, Error> {
-        let last = len.checked_sub(1).and_then(|n| address.add(n)).ok_or(Refusal::Range { address, len })?;
+        let last = len.checked_sub(1).and_then(|n| address.plus(n)).ok_or(Refusal::Range { address, len })?;
         let pointer = |at| self.driver().pointer(self.context(), at);
         let (first, end) = (pointer(address)?, pointer(last)?);
         for (at, facts) in [(address, &first), (last, &end)] {
@@ -138,7 +138,7 @@ impl Device {
             }
         }
         let (base, allocated) = first.allocation;
-        let inside = address >= base && base.add(allocated).is_some_and(|end| last < end);
+        let inside = address >= base && base.plus(allocated).is_some_and(|end| last < end);
         if !inside {
             return Err(Refusal::OutsideAllocation { address, len, base, allocated }.into());
         }
@@ -226,7 +226,7 @@ impl DeviceMemory {
     #[must_use]
     pub fn at(&self, offset: u64, len: u64) -> Option<DevicePtr> {
         let end = offset.checked_add(len)?;
-        if end > self.0.len { None } else { self.0.base.add(offset) }
+        if end > self.0.len { None } else { self.0.base.plus(offset) }
     }
 
     /// A part of it, judged as an import would be; it keeps the whole.

@@ -219,7 +219,14 @@ impl Lane {
     pub fn incoming(&self, memory: &DeviceMemory, segments: impl IntoIterator<Item = Segment>) -> Incoming {
         debug_assert!(memory.device().is(self.device()));
         let plan = Plan(segments.into_iter().collect());
-        Incoming { lane: self.clone(), memory: memory.clone(), plan, copying: VecDeque::new(), current: None, in_doubt: false }
+        Incoming {
+            lane: self.clone(),
+            memory: memory.clone(),
+            plan,
+            copying: VecDeque::new(),
+            current: None,
+            in_doubt: false,
+        }
     }
 
     /// Shows the bytes of segments, chunk by chunk; blocks. For what is short or rare.

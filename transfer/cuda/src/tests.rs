@@ -81,7 +81,7 @@ fn what_cannot_be_imported_is_refused_by_name_and_its_owner_let_go() {
     assert!(matches!(refused(plain, 0), Refusal::Range { .. }));
     assert!(matches!(refused(DevicePtr(u64::MAX), 2), Refusal::Range { .. }));
     assert!(matches!(refused(DevicePtr(0x7fff_0000), 16), Refusal::NotDevice { .. }), "a host pointer");
-    let (inside, length) = (plain.add(4096).unwrap(), 4097);
+    let (inside, length) = (plain.plus(4096).unwrap(), 4097);
     assert!(matches!(refused(inside, length), Refusal::NotDevice { .. }), "its end is nothing that the driver knows");
     let elsewhere = fake.foreign(1, 4096, AllocationKind::Plain);
     assert_eq!(refused(elsewhere, 16), Refusal::OtherDevice { is: 1, wanted: 0 });
@@ -99,7 +99,7 @@ fn imported_memory_is_kept_and_not_freed() {
     let base = fake.foreign(0, 8192, AllocationKind::Pool);
     let gone = Arc::new(AtomicBool::new(false));
     // SAFETY: as above.
-    let memory = unsafe { device.import(base.add(100).unwrap(), 1000, Owner(Arc::clone(&gone))) }.unwrap();
+    let memory = unsafe { device.import(base.plus(100).unwrap(), 1000, Owner(Arc::clone(&gone))) }.unwrap();
     assert_eq!((memory.kind(), memory.allocation()), (AllocationKind::Pool, (base, 8192)));
     assert!(!gone.load(Ordering::SeqCst));
     drop(memory);
@@ -124,7 +124,7 @@ fn an_export_is_of_whole_pages_and_says_where_the_range_begins() {
     let (fake, device) = gpus();
     let base = fake.foreign(0, 1 << 20, AllocationKind::Plain);
     // SAFETY: as above.
-    let memory = unsafe { device.import(base.add(5000).unwrap(), 10_000, ()) }.unwrap();
+    let memory = unsafe { device.import(base.plus(5000).unwrap(), 10_000, ()) }.unwrap();
     let exported = memory.export(0, 10_000).unwrap();
     assert_eq!(exported.offset, (base.0 + 5000) % 4096);
     assert!(memory.export(9000, 1001).is_err() && memory.export(0, 0).is_err());
@@ -167,9 +167,9 @@ fn an_opened_allocation_is_closed_after_its_last_range_and_its_owner_keeps_it_un
     assert_eq!(fake.opened(), 1, "a range holds it");
     let mut seen = Vec::<u8>::new();
     let lane = device.lane().unwrap();
-    // SAFETY: what is shown is there for the call.
     lane.pull(&range, segments(&range, &[(0, 4000)]), |base, len| {
-        seen.extend(unsafe { std::slice::from_raw_parts(base, len) })
+        // SAFETY: what is shown is there for the call.
+        seen.extend(unsafe { std::slice::from_raw_parts(base, len) });
     })
     .unwrap();
     assert_eq!(seen, pattern(8192)[100..4100]);
