@@ -40,6 +40,11 @@ pub fn direct(memory: &DeviceMemory) -> Choice {
     direct_by(memory, NicFacts { takes_dma_buf: true })
 }
 
+/// Whether a region is a device's memory that no NIC reaches.
+pub(crate) fn is_staged(region: &Region) -> bool {
+    region.device_memory().is_some_and(|memory| direct(memory).path == path::Path::Staged)
+}
+
 /// How this NIC does.
 pub(crate) fn direct_by(memory: &DeviceMemory, nic: NicFacts) -> Choice {
     let facts: &MemoryFacts = memory.facts();

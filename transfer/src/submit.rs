@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::core::{Core, kind_of};
-use crate::gpu::{self, path::Path};
+use crate::gpu;
 use crate::notify::NOTIFY_BYTES_MAX;
 use crate::plan::{Direction, Op, RailId, Request};
 use crate::session::peer::Session;
@@ -70,13 +70,17 @@ pub(crate) fn submit(
         session.falls_back(Fallback::PrivateMemory, &core.counters);
     }
     // Where no NIC reaches a device's memory it is staged, which sockets can.
-    let staged = region.device_memory().is_some_and(|memory| gpu::direct(memory).path == Path::Staged);
+    let staged = ticket.staged || gpu::is_staged(region);
     if staged && session.kinds.contains(&TransportKind::Rdma) {
         session.falls_back(Fallback::Staged, &core.counters);
     }
     let distance = (!shared || staged).then(|| {
         let kinds = (0..RailId::MAX_RAILS as u8).map(|rail| kind_of(RailId(rail)).0);
-        let is_out = |kind| kind == TransportKind::Shm && !shared || kind == TransportKind::Rdma && staged;
+        let is_out = |kind| match kind {
+            TransportKind::Shm => !shared,
+            TransportKind::Rdma | TransportKind::Sim => staged,
+            TransportKind::Tcp => false,
+        };
         kinds.map(|kind| if is_out(kind) { u32::MAX } else { 0 }).collect::<Arc<[u32]>>()
     });
     let job = Arc::new(Job {

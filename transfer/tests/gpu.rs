@@ -157,6 +157,36 @@ async fn host_and_device_memory_meet_in_each_way() {
 }
 
 #[tokio::test]
+async fn what_no_nic_reaches_goes_past_the_nics_whichever_side_it_is_on() {
+    let fake = Fake::new(vec![FakeDevice::plain("0000:44:00.0")], 1);
+    let driver: Arc<dyn Driver> = fake.clone();
+    let gpu = Gpus::with(driver, StagingOptions::default()).unwrap().device(0).unwrap();
+    let fabric = Fabric::new(FabricOptions::default());
+    let config = || EngineConfig {
+        transports: vec![TransportKind::Sim, TransportKind::Tcp],
+        fabric: Some(fabric.clone()),
+        ..EngineConfig::default()
+    };
+    let (a, b) = (Engine::start(config()).unwrap(), Engine::start(config()).unwrap());
+    let peer = within(a.connect(b.local_addr(), None)).await.unwrap();
+    let bytes = pattern(13);
+    for local_is_device in [false, true] {
+        let host = |engine: &Engine| engine.allocate(LEN, MemoryKind::Host).unwrap();
+        let on_device = || filled(&gpu, &vec![0; LEN]);
+        let (local, remote) = if local_is_device { (on_device(), host(&b)) } else { (host(&a), on_device()) };
+        local.try_write(0, &bytes).unwrap();
+        let lease = lend(&b, &remote, Access::Write);
+        // What it says of its memory survives the way.
+        let ticket = LeaseTicket::from_bytes(&lease.ticket().to_bytes()).unwrap();
+        let report = within(a.submit(&peer, request(&local, &ticket, Direction::Write, false)).unwrap()).await;
+        assert_eq!(report.status, Ok(()));
+        assert!(report.bytes_by_rail.iter().all(|rail| rail.transport == TransportKind::Tcp), "{report:?}");
+        assert_eq!(report.retried_bytes, 0, "nothing was tried in vain");
+        assert!(contents(&remote) == shuffled(&bytes));
+    }
+}
+
+#[tokio::test]
 async fn damage_is_found_before_it_is_told_as_landed() {
     let (_fake, gpu) = device(1);
     let (a, b, peer) = {

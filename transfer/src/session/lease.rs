@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::gpu;
 use crate::memory::{Region, WeakRegion};
 use crate::plan::Refusal;
 use crate::sync::Event;
@@ -135,6 +136,8 @@ pub(crate) struct LeaseState {
     /// Number of the region, and whether peers can map it: what tickets say.
     pub(crate) region: u64,
     pub(crate) shared: bool,
+    /// And whether it is a device's and no NIC reaches it.
+    pub(crate) staged: bool,
     pub(crate) ranges: Box<[ByteRange]>,
     pub(crate) deadline: Instant,
     /// The memory; let go of at the fence, whoever remembers the lease.
@@ -301,6 +304,7 @@ impl LeaseTable {
             access: request.access,
             region: request.region.id(),
             shared: request.region.share().is_some(),
+            staged: gpu::is_staged(request.region),
             ranges,
             deadline: now.checked_add(request.ttl).map_or(far, |d| d.min(far)),
             memory: Mutex::new(Some(request.region.clone())),
