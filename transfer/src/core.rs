@@ -91,6 +91,8 @@ struct Orders {
     actions: Vec<Action>,
     wakes: RailSet,
     timeout: Option<Time>,
+    /// Peers are to be told what is sent to them.
+    credits: bool,
 }
 
 pub(crate) struct Core {
@@ -107,6 +109,10 @@ pub(crate) struct Core {
     pub(crate) stopping: AtomicBool,
     /// Set when the last thread has ended.
     pub(crate) stopped: Arc<sync::Event>,
+    /// The planner has something to say of credits.
+    pub(crate) credits_due: AtomicBool,
+    /// The control thread will look at that before it sleeps.
+    pub(crate) control_is_up: AtomicBool,
     threads: AtomicUsize,
     plan: Mutex<Plan>,
     origin: Instant,
@@ -132,9 +138,13 @@ impl Core {
             slice_time: SLICE_TIME,
             alone_factor: ALONE_FACTOR,
             transfers_max: config.transfers_max,
+            ignores_limits: config.faults.as_ref().is_some_and(|faults| faults.ignores_limits),
             ..plan::Config::default()
         };
-        let planner = Planner::new(planner, generation);
+        let mut planner = Planner::new(planner, generation);
+        for (tenant, weight) in &config.tenant_weights {
+            planner.set_tenant_weight(*tenant, *weight);
+        }
         Arc::new(Self {
             generation,
             local_addr,
@@ -148,6 +158,8 @@ impl Core {
             counters,
             notifications: Notifications::new(config.notifications_max),
             sessions: Mutex::default(),
+            credits_due: AtomicBool::new(false),
+            control_is_up: AtomicBool::new(false),
             threads: AtomicUsize::new(workers.len() + 1),
             workers,
             control,
@@ -189,7 +201,7 @@ impl Core {
             if plan.planner.poll_timeout().is_some_and(|due| due <= now) {
                 plan.planner.handle_timeout(now);
             }
-            (result, self.collect(&mut plan))
+            (result, self.collect(&mut plan, now))
         };
         let wakes = orders.wakes;
         self.carry_out(orders, own);
@@ -201,8 +213,9 @@ impl Core {
         self.plan.lock().planner.poll_timeout()
     }
 
-    fn collect(&self, plan: &mut Plan) -> Orders {
-        let mut orders = Orders { wakes: plan.planner.poll_wakes(), ..Orders::default() };
+    fn collect(&self, plan: &mut Plan, now: Time) -> Orders {
+        let credits = plan.planner.review_accounts(now);
+        let mut orders = Orders { wakes: plan.planner.poll_wakes(), credits, ..Orders::default() };
         while let Some(event) = plan.planner.poll_event() {
             match event {
                 Event::Done(id, report) => {
@@ -268,6 +281,12 @@ impl Core {
         orders.actions.into_iter().for_each(|a| self.control.post(Command::Action(a)));
         let others = |worker: &&worker::Handle| orders.wakes.0 & worker.rails.0 & !own.0 != 0;
         self.workers.iter().filter(others).for_each(worker::Handle::kick);
+        if orders.credits {
+            self.credits_due.store(true, Ordering::SeqCst);
+            if !self.control_is_up.load(Ordering::SeqCst) {
+                self.control.wake();
+            }
+        }
         let wakes_at = self.control_wakes_at.load(Ordering::Acquire);
         if orders.timeout.is_some_and(|at| (at + TIMER_SLACK).0 < wakes_at) {
             self.control.wake();

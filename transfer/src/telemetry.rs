@@ -35,6 +35,8 @@ pub struct EngineStats {
     pub work_requests: u64,
     /// Doorbells rung for them: one a slice.
     pub doorbells: u64,
+    /// How often a sender to a NIC of this engine was put under a limit, because others had work for it too.
+    pub senders_limited: u64,
     /// Slices whose checksum did not fit.
     pub checksum_errors: u64,
     /// Connections dropped for what they said: the sum of `rejections`.
@@ -72,11 +74,13 @@ pub(crate) enum Rejection {
     Session,
     /// The peer of a data stream broke the protocol.
     Stream,
+    /// The peer sent more than its limit.
+    Overdrawn,
 }
 
 impl Rejection {
     /// All, in the order of the counters.
-    const NAMES: [&'static str; 11] = [
+    const NAMES: [&'static str; 12] = [
         "not_an_engine",
         "version",
         "too_many",
@@ -88,6 +92,7 @@ impl Rejection {
         "other_user",
         "session",
         "stream",
+        "overdrawn",
     ];
 
     /// Its name in counts and log.
@@ -151,6 +156,7 @@ pub(crate) struct Counters {
     pub(crate) frames_refused: AtomicU64,
     pub(crate) work_requests: AtomicU64,
     pub(crate) doorbells: AtomicU64,
+    pub(crate) senders_limited: AtomicU64,
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) rejections: [AtomicU64; Rejection::NAMES.len()],
     pub(crate) peers_lost: AtomicU64,
@@ -178,6 +184,7 @@ impl Counters {
         stats.frames_refused = get(&self.frames_refused);
         stats.work_requests = get(&self.work_requests);
         stats.doorbells = get(&self.doorbells);
+        stats.senders_limited = get(&self.senders_limited);
         stats.checksum_errors = get(&self.checksum_errors);
         stats.peers_lost = get(&self.peers_lost);
         let [private_memory, other_user, not_opened, staged] = self.fallbacks.each_ref().map(get);

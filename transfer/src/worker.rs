@@ -330,6 +330,7 @@ impl Worker {
                 self.core.counters.reject(Rejection::Stream);
                 tracing::warn!(peer = slot.session.generation, ?stream, reason, "a peer broke the protocol");
             }
+            RailError::Overdrawn => self.core.control.post(Command::Overdrawn { session: slot.session.id }),
             error => tracing::debug!(peer = slot.session.generation, ?stream, %error, "a stream ended"),
         }
         self.detach(key);

@@ -12,6 +12,7 @@ mod guest;
 pub mod hostile;
 pub mod house;
 pub mod identity;
+pub mod incast;
 pub mod kv_moves;
 pub mod late_write;
 mod newcomer;
@@ -119,6 +120,11 @@ pub const ALL: &[Suite] = &[
         name: "rail-faults",
         promise: "a rail that is cut, swallows, slows or flaps costs its share and is back within a second; dead peers are typed errors",
         run: |setting| Box::pin(async move { rail_faults::run(&setting).await }),
+    },
+    Suite {
+        name: "incast",
+        promise: "many senders into one slow link: it stays full, is shared by weight, nothing is dropped, and who ignores its credit is cut",
+        run: |setting| Box::pin(async move { incast::run(&setting).await }),
     },
     Suite {
         name: "verbs",

@@ -49,6 +49,8 @@ pub struct Config {
     pub ops_max: usize,
     /// Peers, at most.
     pub peers_max: usize,
+    /// Sends without regard to receivers' limits; for tests of what becomes of such a sender.
+    pub ignores_limits: bool,
 }
 
 impl Default for Config {
@@ -73,6 +75,7 @@ impl Default for Config {
             transfers_max: 1 << 16,
             ops_max: 1 << 24,
             peers_max: 1 << 12,
+            ignores_limits: false,
         }
     }
 }

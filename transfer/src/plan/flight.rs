@@ -27,7 +27,7 @@ impl Planner {
             self.open_circuit(ix, Cause::PathFault, now);
         }
         while let Some(oldest) = self.paths.get(ix).and_then(|path| path.oldest) {
-            let Some(attempt) = self.take_attempt(oldest) else { break };
+            let Some(attempt) = self.take_attempt(oldest, false) else { break };
             if let Some(cause) = attempt.held {
                 self.give_back(&attempt, cause, now);
             }
@@ -58,7 +58,7 @@ impl Planner {
     }
 
     fn on_landed(&mut self, slice: SliceId, now: Time) {
-        let Some(attempt) = self.take_attempt(slice) else { return };
+        let Some(attempt) = self.take_attempt(slice, true) else { return };
         if !attempt.abandoned {
             self.learn(&attempt, now);
         }
@@ -73,7 +73,7 @@ impl Planner {
     }
 
     fn on_settled(&mut self, slice: SliceId, cause: Cause, now: Time) {
-        let Some(attempt) = self.take_attempt(slice) else { return };
+        let Some(attempt) = self.take_attempt(slice, false) else { return };
         if attempt.held.is_some() {
             self.give_back(&attempt, cause, now);
         }
@@ -145,6 +145,7 @@ impl Planner {
             self.abandon(slice, cause, now);
         }
         self.arm_path(ix, now);
+        self.touch_accounts(id.peer);
         self.wake_peer(id.peer);
         needs_fence
     }
@@ -202,20 +203,22 @@ impl Planner {
         if !alternative {
             retry.not_before = now + self.config.slice_backoff.wait(u32::from(retry.attempts) - 1, &mut self.rng);
         }
-        if let Some(transfer) = self.transfers.get_mut(id) {
-            transfer.retries.push_back(retry);
-        }
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        transfer.retries.push_back(retry);
+        let direction = transfer.request.direction;
         self.arm_retry(id, now);
         if let Some(known) = self.peers.get_mut(peer) {
-            known.add_pending(retry.bytes, now);
+            known.add_pending(direction, retry.bytes, now);
         }
+        self.touch_accounts(peer);
         self.enqueue(id);
         self.wake_peer(peer);
     }
 
-    /// Takes an attempt out of the table and of its path's list.
-    fn take_attempt(&mut self, slice: SliceId) -> Option<Attempt> {
+    /// Takes an attempt that landed, or never will, out of the table and of its path's list.
+    fn take_attempt(&mut self, slice: SliceId, landed: bool) -> Option<Attempt> {
         let attempt = self.attempts.remove(slice)?;
+        self.accounts.on_settled(attempt.account, attempt.bytes, landed);
         if let Some(older) = attempt.older.and_then(|older| self.attempts.get_mut(older)) {
             older.newer = attempt.newer;
         }
@@ -334,7 +337,7 @@ impl Planner {
     }
 
     /// The usable paths to a peer, of its best tier.
-    fn best_tier(&self, peer: PeerId) -> impl Iterator<Item = &Path> {
+    pub(super) fn best_tier(&self, peer: PeerId) -> impl Iterator<Item = &Path> {
         let paths = self.peers.get(peer).map_or(&[][..], |peer| &peer.paths);
         let usable = paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable());
         let tier = usable.clone().map(|path| path.spec.tier).min();

@@ -11,12 +11,13 @@
 
 use std::time::Duration;
 
+use super::accounts::AccountIx;
 use super::rate::{Rate, Sent};
 use super::retry::Rng;
 use super::slots::Key;
 use super::time::nanos;
 use super::window::Window;
-use super::{Config, PathId, PathSpec, RailId, SliceId, Time};
+use super::{Config, Direction, PathId, PathSpec, RailId, SliceId, Time};
 
 /// A slow path's window is no smaller than this, in bytes.
 const WINDOW_LEAST: u64 = 256 << 10;
@@ -76,6 +77,11 @@ pub(crate) struct Path {
     pub(crate) blocked: bool,
     /// From when until when this rail leaves the work to faster ones.
     pub(crate) declines: Option<(Time, Time)>,
+    /// Account with the peer's NIC, which our writes go to, and with our own, which our reads come to; where there is one.
+    pub(crate) far: Option<AccountIx>,
+    pub(crate) near: Option<AccountIx>,
+    /// Bytes handed out before there was an account, written and read.
+    pub(crate) unaccounted: [u64; 2],
     /// The one timer of this path, where armed.
     pub(crate) timer: Option<Time>,
     /// One late check was forgiven because the planner itself was not run in time.
@@ -102,6 +108,9 @@ impl Path {
             took: Duration::ZERO,
             blocked: false,
             declines: None,
+            far: None,
+            near: None,
+            unaccounted: [0; 2],
             timer: None,
             forgiven: false,
             failures: 0,
@@ -164,6 +173,14 @@ impl Path {
 
     pub(crate) fn local(&self) -> RailId {
         self.id.local
+    }
+
+    /// The account that bytes of this direction are debited to.
+    pub(crate) fn account(&self, direction: Direction) -> Option<AccountIx> {
+        match direction {
+            Direction::Write => self.far,
+            Direction::Read => self.near,
+        }
     }
 
     /// May new slices be bound to it?

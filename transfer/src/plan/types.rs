@@ -172,6 +172,10 @@ impl Default for PathLimits {
     }
 }
 
+/// One NIC of an engine, by a number of that engine's choice. Several paths may lead to it: it is what a receiver gives credit for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub u8);
+
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {

@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, STREAMS_MAX, kind_of, rail_of};
-use crate::plan::{Cause, PathId, PathLimits, PathSpec, RailSet};
+use crate::plan::{Cause, PathId, PathLimits, PathSpec, PortId, RailSet};
 use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
+use crate::session::inflow::Inflow;
 use crate::session::peer::Session;
 use crate::session::pipe::Pipe;
 use crate::session::resume::TRY_FOR;
@@ -36,6 +37,8 @@ struct Stream {
     incarnation: u32,
     /// Which of our NICs it goes over, with RDMA.
     nic: u8,
+    /// The port where it ends here; the peer has been told.
+    port: Option<PortId>,
     /// What the planner was told of it when it was attached.
     spec: Option<PathSpec>,
     /// Openings up to here are fenced: they must not come up.
@@ -74,6 +77,12 @@ impl Streams {
         let is_told = matches!(kind, TransportKind::Tcp | TransportKind::Rdma);
         let may = is_told && index < STREAMS_MAX && !session.dialler && session.kinds.contains(&kind);
         if may { Some(self.places.entry(place).or_default()) } else { self.places.get_mut(&place) }
+    }
+
+    /// A stream ends at this port of ours. True: that is news.
+    pub(super) fn ends_at(&mut self, kind: TransportKind, index: u8, port: PortId) -> bool {
+        let place = self.places.get_mut(&(kind, index));
+        place.is_some_and(|place| place.port.replace(port) != Some(port))
     }
 
     /// Nothing is attached and nothing lingers.
@@ -158,8 +167,10 @@ impl Control {
         stream.nic = way.near.unwrap_or(0);
         let stream = StreamId { kind, index, incarnation: stream.incarnation };
         let socket = match kind {
-            TransportKind::Tcp => begin_connect(address, near, self.core.config.peer_timeout)
-                .and_then(|s| tcp::tune_data(&s, address.ip().is_loopback()).map(|()| OwnedFd::from(s))),
+            TransportKind::Tcp => begin_connect(address, near, self.core.config.peer_timeout).and_then(|s| {
+                let congestion = self.core.config.tcp_congestion.as_deref();
+                tcp::tune_data(&s, address.ip().is_loopback(), congestion).map(|()| OwnedFd::from(s))
+            }),
             TransportKind::Shm => shm::connect(&unix),
             TransportKind::Sim | TransportKind::Rdma => {
                 begin_connect(control, None, self.core.config.peer_timeout).map(OwnedFd::from)
@@ -240,11 +251,12 @@ impl Control {
         let Some(live) = self.sessions.get(&id).filter(|l| !l.over) else { return };
         let session = live.session.clone();
         let nic = live.streams.places.get(&(stream.kind, stream.index)).map_or(0, |place| place.nic);
+        let inflow = self.attach_port(id, stream, nic, conn.pipe.socket());
         let nic = self.own.nics.as_ref().and_then(|nics| nics.all.get(usize::from(nic))).cloned();
         let sharing = live.streams.places.keys().filter(|(kind, _)| *kind == stream.kind).count();
         let nics = self.own.nics.as_ref().map_or(1, |nics| nics.all.len());
         let spec = path_spec(stream.kind, &session, (sharing / nics.max(1)) as u64);
-        let rail = self.rail(conn.pipe.into_socket(), &session, stream, nic);
+        let rail = self.rail(conn.pipe.into_socket(), &session, stream, nic, inflow);
         let Some(place) = self.stream(id, (stream.kind, stream.index)) else { return };
         place.dialling = false;
         place.open_by = None;
@@ -266,6 +278,7 @@ impl Control {
         session: &Session,
         stream: StreamId,
         nic: Option<Arc<Nic>>,
+        inflow: Option<Arc<Inflow>>,
     ) -> Option<Box<dyn Rail>> {
         let owner = self.core.owner.clone();
         let salt = u64::from(rail_of(stream.kind, stream.index).0) << 32 | u64::from(stream.incarnation);
@@ -273,8 +286,9 @@ impl Control {
             TransportKind::Tcp => {
                 // Buffers of an accepted socket; a failure costs speed, not correctness.
                 let loopback = session.address.ip().is_loopback();
-                let _ = tcp::tune_data(&socket2::SockRef::from(&socket), loopback);
-                Box::new(tcp::rail(socket, owner))
+                let congestion = self.core.config.tcp_congestion.as_deref();
+                let _ = tcp::tune_data(&socket2::SockRef::from(&socket), loopback, congestion);
+                Box::new(tcp::rail(socket, owner, inflow))
             }
             TransportKind::Shm => Box::new(shm::rail(socket, owner)),
             TransportKind::Sim => {

@@ -140,6 +140,8 @@ pub(crate) enum RailError {
     Os(#[from] std::io::Error),
     #[error("the peer broke the protocol: {0}")]
     Protocol(&'static str),
+    #[error("the peer sends more than it may")]
+    Overdrawn,
     #[error("the NIC: {0}")]
     Nic(String),
     #[error("the device: {0}")]

@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use crate::integrity::Crc;
 use crate::plan::{Completion, Direction, Piece, SliceId};
+use crate::session::inflow::Inflow;
 use crate::session::lease::Pin;
 use crate::transport::frame::{ENTRIES_MAX, Entry, Header, Kind, PAYLOAD_MAX, Status, push_entry};
 use crate::transport::shm::Exchange;
@@ -69,10 +70,12 @@ pub(crate) struct Stream {
     /// Look again then, whatever is ready.
     look_at: Option<Instant>,
     done: VecDeque<Completion>,
+    /// Counts the peer's writes against its limit, where it has one.
+    inflow: Option<Arc<Inflow>>,
 }
 
 impl Stream {
-    pub(crate) fn new(fd: OwnedFd, owner: Arc<Owner>, shm: Option<Exchange>) -> Self {
+    pub(crate) fn new(fd: OwnedFd, owner: Arc<Owner>, shm: Option<Exchange>, inflow: Option<Arc<Inflow>>) -> Self {
         Self {
             fd,
             owner,
@@ -87,6 +90,7 @@ impl Stream {
             spinning: false,
             look_at: None,
             done: VecDeque::new(),
+            inflow,
         }
     }
 

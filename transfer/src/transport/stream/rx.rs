@@ -223,6 +223,9 @@ impl Stream {
         }
         match sink.payload {
             Payload::Write { pin, mut status } => {
+                if let Some(inflow) = &self.inflow {
+                    inflow.count(sink.bytes);
+                }
                 if status == Status::Ok && !intact {
                     status = Status::Corrupt;
                 }

@@ -26,6 +26,9 @@ impl Stream {
             }
         }
         match header.kind {
+            Kind::Write if self.inflow.as_ref().is_some_and(|inflow| !inflow.admits(u64::from(header.bytes))) => {
+                return Err(RailError::Overdrawn);
+            }
             Kind::Write => self.serve_write(header, list(), now),
             Kind::WriteRef => self.serve_write_ref(header, list(), now)?,
             Kind::Read => self.serve_read(header, list(), now)?,
