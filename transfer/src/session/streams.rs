@@ -251,9 +251,9 @@ impl Control {
         let Some(live) = self.sessions.get(&id).filter(|l| !l.over) else { return };
         let session = live.session.clone();
         let nic = live.streams.places.get(&(stream.kind, stream.index)).map_or(0, |place| place.nic);
+        let sharing = live.streams.places.keys().filter(|(kind, _)| *kind == stream.kind).count();
         let inflow = self.attach_port(id, stream, nic, conn.pipe.socket());
         let nic = self.own.nics.as_ref().and_then(|nics| nics.all.get(usize::from(nic))).cloned();
-        let sharing = live.streams.places.keys().filter(|(kind, _)| *kind == stream.kind).count();
         let nics = self.own.nics.as_ref().map_or(1, |nics| nics.all.len());
         let spec = path_spec(stream.kind, &session, (sharing / nics.max(1)) as u64);
         let rail = self.rail(conn.pipe.into_socket(), &session, stream, nic, inflow);
