@@ -233,7 +233,7 @@ fn a_slice_for_which_something_is_made_first_has_not_stalled() {
     bed.submit(1000);
     let slice = bed.poll(0).remove(0);
     bed.complete(&slice, Outcome::Waits);
-    assert!(!fences(&mut bed, 500));
+    assert!(!fences(&mut bed, 400));
     bed.complete(&slice, Outcome::Leaves);
     assert!(!fences(&mut bed, 80), "its time begins when it leaves");
     assert!(fences(&mut bed, 50));
@@ -257,12 +257,12 @@ fn where_nothing_comes_from_any_path_none_is_blamed_until_one_speaks() {
         bed.submit(1 << 20);
         let (slices, others) = (bed.poll(0), bed.poll(1));
         assert!(!slices.is_empty() && !others.is_empty());
-        assert!(!fences(&mut bed, 500), "a busy peer, or a busy machine");
+        assert!(!fences(&mut bed, 200), "a busy peer, or a busy machine");
         if speaks {
             bed.complete(&others[0], Outcome::Landed);
         }
-        assert_eq!(fences(&mut bed, 100), speaks);
-        assert!(fences(&mut bed, 1600), "for two seconds at most");
+        assert_eq!(fences(&mut bed, 60), speaks);
+        assert!(speaks || fences(&mut bed, 100), "not for long");
     }
 }
 

@@ -26,8 +26,10 @@ pub struct Config {
     pub stall_min_alone: Duration,
     /// See [`Self::stall_min`].
     pub stall_factor: u32,
-    /// Nor has one stalled before so many times of what others took lately, up to [`Self::stall_min_alone`].
-    pub stall_factor_took: u32,
+    /// The same where nothing came from any other path either, although slices are out on them: the peer, or this machine, may be busy.
+    pub stall_min_silent: Duration,
+    /// The same while something is made for a path's first slices.
+    pub stall_min_waiting: Duration,
     /// Attempts of one range, at most, before its transfer fails.
     pub attempts_max: u8,
     /// How many of them may fail their checksum: chance does not damage the same bytes this often, so the sender's memory or
@@ -64,7 +66,8 @@ impl Default for Config {
             stall_min: Duration::from_millis(100),
             stall_min_alone: Duration::from_secs(2),
             stall_factor: 8,
-            stall_factor_took: 4,
+            stall_min_silent: Duration::from_millis(300),
+            stall_min_waiting: Duration::from_millis(500),
             attempts_max: 8,
             corrupt_max: 4,
             path_failures_max: 3,

@@ -298,8 +298,8 @@ impl Planner {
         if now.since(oldest.sent.at()) < patience {
             return self.arm_path(ix, now);
         }
-        // Nor is it this path's fault where nothing comes from any: the peer, or this machine, is busy or gone.
-        if self.all_are_silent(ix, oldest.sent.at()) && now.since(oldest.sent.at()) < self.config.stall_min_alone {
+        // Where nothing comes from any, it may not be this path's fault.
+        if self.all_are_silent(ix, oldest.sent.at()) && now.since(oldest.sent.at()) < self.config.stall_min_silent {
             return self.set_path_timer(ix, Some(now + patience / 4), now);
         }
         // A planner that was itself held up has not looked at what arrived meanwhile: it looks once more.
@@ -318,7 +318,7 @@ impl Planner {
     fn patience(&self, path: &Path, attempt: &Attempt) -> std::time::Duration {
         let patience = path.patience(&self.config, self.is_alone(path));
         let waits = attempt.waits && path.state == State::Up;
-        if waits { patience.max(self.config.stall_min_alone) } else { patience }
+        if waits { patience.max(self.config.stall_min_waiting) } else { patience }
     }
 
     /// Other paths to the peer have slices out, and nothing was heard of any since then.

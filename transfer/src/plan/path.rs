@@ -70,9 +70,6 @@ pub(crate) struct Path {
     pub(crate) newest: Option<SliceId>,
     /// Last completion or opening.
     pub(crate) heard_at: Time,
-    /// What slices took lately, from hand-out to landing: the longest, which fades. Paths that share a wire make each other slow, and
-    /// that shows here sooner than in the rate.
-    took: Duration,
     /// A slice was refused for want of window since the last completion: its workers wait.
     pub(crate) blocked: bool,
     /// From when until when this rail leaves the work to faster ones.
@@ -105,7 +102,6 @@ impl Path {
             oldest: None,
             newest: None,
             heard_at: now,
-            took: Duration::ZERO,
             blocked: false,
             declines: None,
             far: None,
@@ -141,7 +137,6 @@ impl Path {
     ) {
         let was_starting = self.rate.is_starting();
         let delay = self.rate.on_landed(sent, bytes, now);
-        self.took = delay.max(self.took * 7 / 8);
         if was_starting {
             if !self.rate.is_starting() {
                 self.window = Self::fresh_window(&self.spec, &self.rate, config);
@@ -280,8 +275,7 @@ impl Path {
     pub(crate) fn patience(&self, config: &Config, alone: bool) -> Duration {
         let expected = self.rate.time_ns(self.in_flight_bytes, 0) * f64::from(config.stall_factor);
         let floor = if alone { config.stall_min_alone } else { config.stall_min };
-        let as_lately = (self.took * config.stall_factor_took).min(config.stall_min_alone);
-        floor.max(as_lately).max(Duration::from_nanos(expected.min(1e12) as u64))
+        floor.max(Duration::from_nanos(expected.min(1e12) as u64))
     }
 }
 
