@@ -66,7 +66,6 @@ impl Control {
                     waiters,
                     stage,
                     peer: None,
-                    version: VERSIONS.0,
                     far: Vec::new(),
                     far_nics: Vec::new(),
                 });
@@ -143,9 +142,9 @@ impl Control {
             (Role::Accepted, Message::StreamHello { session, token, stream, nic }) => {
                 self.stream_hello(key, session, token, stream, nic);
             }
-            (Role::Offered { peer, version }, Message::Commit { supersede }) => {
-                let (peer, version) = (*peer, *version);
-                self.commit(key, peer, version, supersede);
+            (Role::Offered { peer }, Message::Commit { supersede }) => {
+                let peer = *peer;
+                self.commit(key, peer, supersede);
             }
             (Role::Stream { session, stream, .. }, Message::StreamWelcome) => {
                 let (session, stream) = (*session, *stream);
@@ -195,7 +194,7 @@ impl Control {
             // Sessions are made over TCP: the Unix listener is for streams.
             return self.refuse(key, RefuseCode::NotAnEngine);
         }
-        conn.role = Role::Offered { peer, version };
+        conn.role = Role::Offered { peer };
         let (rails, nics) = (self.own.rails.clone(), self.own.nic_rails());
         let sent = conn.pipe.send(&Message::Offer { version, me: self.me, rails, nics });
         if sent.is_err() {
@@ -203,7 +202,7 @@ impl Control {
         }
     }
 
-    fn commit(&mut self, key: usize, peer: Identity, version: u16, supersede: u64) {
+    fn commit(&mut self, key: usize, peer: Identity, supersede: u64) {
         let live = self.sessions.values().find(|l| !l.over && l.session.generation == peer.generation);
         if let Some(id) = live.map(|l| l.session.id) {
             if supersede == id {
@@ -219,7 +218,7 @@ impl Control {
         }
         let (id, token) = (crate::random::u64(), crate::random::token());
         // The dialler opens the streams, so it alone needs names; ours goes to it.
-        match self.begin(key, (id, token), peer, version, None) {
+        match self.begin(key, (id, token), peer, None) {
             None => self.refuse(key, RefuseCode::TooManyPeers),
             Some(id) => {
                 let welcome = Message::Welcome { session: id, token, unix: self.unix_name.clone() };
@@ -285,16 +284,15 @@ impl Control {
                         ConnectError::WrongGeneration { expected: dial.expected.unwrap_or(0), found: me.generation };
                     self.dial_failed(key, &error);
                 } else {
-                    (dial.peer, dial.version) = (Some(me), version);
-                    (dial.far, dial.far_nics) = (rails, nics);
+                    (dial.peer, dial.far, dial.far_nics) = (Some(me), rails, nics);
                     self.offered(key, me);
                 }
             }
             (Message::Welcome { session, token, unix }, Stage::Commit) => {
                 let (Some(peer), waiters) = (dial.peer, std::mem::take(&mut dial.waiters)) else { return };
                 let (tcp, nics) = (std::mem::take(&mut dial.far), std::mem::take(&mut dial.far_nics));
-                let (doors, version) = (Doors { unix, tcp, nics }, dial.version);
-                match self.begin(key, (session, token), peer, version, Some(doors)) {
+                let doors = Doors { unix, tcp, nics };
+                match self.begin(key, (session, token), peer, Some(doors)) {
                     Some(id) => {
                         if let Some(live) = self.sessions.get_mut(&id) {
                             live.waiters = waiters;

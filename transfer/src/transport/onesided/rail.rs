@@ -44,8 +44,6 @@ struct Flight {
     crc: Option<u32>,
     /// It was with a queue pair that has failed. Until the peer has made another responder, it may still land.
     in_doubt: bool,
-    /// The planner was told that it is not on its way yet.
-    waits: bool,
 }
 
 impl Flight {
@@ -92,8 +90,6 @@ pub(crate) struct OneSided<D: Device> {
     next: u64,
     works: Vec<Work>,
     done: VecDeque<Completion>,
-    /// The poller may have something to say.
-    called: bool,
     /// The socket may have something for us.
     readable: bool,
     /// Since when leases may have been revoked that are still to be wanted back.
@@ -103,8 +99,7 @@ pub(crate) struct OneSided<D: Device> {
 impl<D: Device> OneSided<D> {
     /// Over the connected socket of a stream.
     pub(crate) fn new(socket: OwnedFd, owner: Arc<Owner>, device: D, poller: Poller) -> std::io::Result<Self> {
-        let mut pipe = Pipe::new(socket);
-        pipe.keep();
+        let pipe = Pipe::new(socket);
         poller.add(pipe.fd(), SOCKET)?;
         device.watch(&poller)?;
         Ok(Self {
@@ -122,7 +117,6 @@ impl<D: Device> OneSided<D> {
             next: 0,
             works: Vec::new(),
             done: VecDeque::new(),
-            called: true,
             readable: true,
             recalls: None,
         })
@@ -192,7 +186,7 @@ impl<D: Device> OneSided<D> {
                 let status = status_of(status)?;
                 if let Some(flight) = self.checking.remove(&id) {
                     let status = check::verdict(&self.owner, &flight.request, status, crc);
-                    self.tell(flight.slice, status.outcome());
+                    self.end(flight.slice, status.outcome());
                 }
             }
             _ => return Err(RailError::Protocol("a message out of turn")),
@@ -289,12 +283,12 @@ impl<D: Device> OneSided<D> {
             self.give_back(flight.lease(), landed)?;
             if status == WorkStatus::RemoteAccess {
                 // A submit checks ranges and direction against the ticket: what is left is that the lease has ended.
-                self.tell(flight.slice, Status::Stale.outcome());
+                self.end(flight.slice, Status::Stale.outcome());
             } else if flight.request.job.checksum {
                 self.pipe.send(&check::question(&flight.request, flight.crc))?;
                 self.checking.insert(id, flight);
             } else {
-                self.tell(flight.slice, Outcome::Landed);
+                self.end(flight.slice, Outcome::Landed);
             }
         }
         self.works = works;
@@ -313,18 +307,15 @@ impl<D: Device> OneSided<D> {
         let ids: Vec<u64> = self.waiting.keys().copied().collect();
         for id in ids {
             match self.step(id) {
-                Step::Wait => self.waits(id),
-                Step::Ask => {
-                    self.ask(id)?;
-                    self.waits(id);
-                }
+                Step::Wait => {}
+                Step::Ask => self.ask(id)?,
                 Step::End(outcome) => {
                     let Some(flight) = self.waiting.remove(&id) else { continue };
                     self.queued -= flight.request.pieces.len();
                     if flight.in_doubt {
                         self.give_back(flight.lease(), 0)?;
                     }
-                    self.tell(flight.slice, outcome);
+                    self.end(flight.slice, outcome);
                 }
                 Step::Post(local, remote) => {
                     let Some(flight) = self.waiting.remove(&id) else { continue };
@@ -332,10 +323,7 @@ impl<D: Device> OneSided<D> {
                     if !flight.in_doubt {
                         self.loans.posted(flight.lease());
                     }
-                    if flight.waits {
-                        self.tell(flight.slice, Outcome::Leaves);
-                    }
-                    self.posted.insert(id, Flight { in_doubt: false, waits: false, ..flight });
+                    self.posted.insert(id, Flight { in_doubt: false, ..flight });
                 }
             }
         }
@@ -380,17 +368,7 @@ impl<D: Device> OneSided<D> {
         Ok(self.pipe.send(&Message::Borrow(borrow))?)
     }
 
-    /// A slice is not on its way yet.
-    fn waits(&mut self, id: u64) {
-        if let Some(flight) = self.waiting.get_mut(&id).filter(|flight| !flight.waits) {
-            flight.waits = true;
-            let slice = flight.slice;
-            self.tell(slice, Outcome::Waits);
-        }
-    }
-
-    /// The planner is told.
-    fn tell(&mut self, slice: SliceId, outcome: Outcome) {
+    fn end(&mut self, slice: SliceId, outcome: Outcome) {
         self.done.push_back(Completion { slice, outcome });
     }
 }
@@ -416,8 +394,8 @@ impl<D: Device> Rail for OneSided<D> {
     }
 
     fn submit(&mut self, submitted: &Post<'_>, _: Instant) -> Result<(), PostError> {
-        let region = &submitted.job.region;
-        let reachable = submitted.pieces.iter().all(|p| region.contains(p.local, p.len));
+        let mapping = submitted.job.region.mapping();
+        let reachable = submitted.pieces.iter().all(|p| mapping.at(p.local, p.len).is_some());
         if !reachable || submitted.pieces.len() > PIECES_MAX || submitted.bytes > PAYLOAD_MAX {
             return Err(PostError::Unreachable);
         }
@@ -425,6 +403,7 @@ impl<D: Device> Rail for OneSided<D> {
             return Err(PostError::Full);
         }
         let id = self.next;
+        self.next += 1;
         let request = Arc::new(Request {
             id,
             job: Arc::clone(submitted.job),
@@ -433,26 +412,19 @@ impl<D: Device> Rail for OneSided<D> {
             bytes: submitted.bytes,
         });
         let wants_crc = submitted.job.checksum && submitted.direction == Direction::Write;
-        let crc = if wants_crc { Some(check::local_crc(&request).ok_or(PostError::Unreachable)?) } else { None };
-        self.next += 1;
+        let crc = wants_crc.then(|| check::local_crc(&request));
         self.queued += submitted.pieces.len();
-        self.waiting.insert(id, Flight { slice: submitted.id, request, crc, in_doubt: false, waits: false });
-        // Told before the queue pair is made: that takes a while, and many may be made in one go.
-        if self.sender != Sender::Ready {
-            self.waits(id);
-        }
+        self.waiting.insert(id, Flight { slice: submitted.id, request, crc, in_doubt: false });
         Ok(())
     }
 
     fn progress(&mut self, now: Instant) -> Result<bool, RailError> {
-        if std::mem::take(&mut self.called) {
-            let (readable, device) = (&mut self.readable, &mut self.device);
-            self.poller.wait(Some(Duration::ZERO), |key, may_read, _| match key {
-                SOCKET => *readable |= may_read,
-                key if may_read => device.ready(key),
-                _ => {}
-            })?;
-        }
+        let (readable, device) = (&mut self.readable, &mut self.device);
+        self.poller.wait(Some(Duration::ZERO), |key, may_read, _| match key {
+            SOCKET => *readable |= may_read,
+            key if may_read => device.ready(key),
+            _ => {}
+        })?;
         if self.readable {
             self.hear(now)?;
         }
@@ -465,9 +437,7 @@ impl<D: Device> Rail for OneSided<D> {
     }
 
     /// The rail's own poller says which.
-    fn ready(&mut self, _: bool, _: bool) {
-        self.called = true;
-    }
+    fn ready(&mut self, _: bool, _: bool) {}
 
     fn completion(&mut self) -> Option<Completion> {
         self.done.pop_front()
