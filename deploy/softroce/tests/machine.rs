@@ -53,7 +53,8 @@ fn booted_where_its_kernel_is_built_it_has_devices_faults_and_an_exit_status() {
     assert_eq!(status, 0, "{err}");
     assert!(out.starts_with("4: ACTIVE\n1: DOWN\n4: ACTIVE\n4: ACTIVE\n"), "{out}");
 
-    let (status, out, _) = machine(here, &["--limit", "3", "--", "sh", "-c", "echo before; sleep 60"]);
+    // Long enough to boot on a machine that is busy.
+    let (status, out, _) = machine(here, &["--limit", "20", "--", "sh", "-c", "echo before; sleep 60"]);
     assert_eq!((status, &*out), (run::OVER_LIMIT, "before\n"));
 
     // Not by `o`: User-Mode Linux switched off from a kernel thread hangs more often than not, and that is the limit's to end.
