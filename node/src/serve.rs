@@ -198,6 +198,7 @@ impl AdminSource for Admin {
             ("private_memory", fallbacks.private_memory),
             ("other_user", fallbacks.other_user),
             ("not_opened", fallbacks.not_opened),
+            ("staged", fallbacks.staged),
         ];
         for (reason, count) in reasons {
             registry.counter(name::TRANSFER_FALLBACKS, &[("reason", reason)]).absolute(count);

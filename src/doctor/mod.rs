@@ -4,12 +4,13 @@
 //! captured tree is a test, and gives findings. It changes nothing, needs no privilege, and ends with status 0 whatever it
 //! finds: a machine without RDMA is not broken. (A topology file that cannot be read is; that is status 2.)
 //!
-//! Map: [`finding`] what is said · [`root`] files under a root · [`cpu`] · [`memory`] · [`nics`] · [`rdma`] · [`gpu`] ·
+//! Map: [`finding`] what is said · [`root`] files under a root · [`cpu`] · [`memory`] · [`nics`] · [`rdma`] · [`gpu`] · [`gpudirect`] how NICs reach GPU memory ·
 //! [`topology`] which NICs serve which memory · [`tools`] pip and the model.
 
 mod cpu;
 mod finding;
 mod gpu;
+mod gpudirect;
 mod memory;
 mod nics;
 mod rdma;
@@ -58,6 +59,7 @@ pub fn run(arguments: &ArgMatches) -> anyhow::Result<Exit> {
     let (section, machine) = topology::examine(&root);
     findings.extend(section);
     if path == "/" {
+        findings.extend(gpudirect::examine());
         findings.extend(tools::examine());
     }
     let mut out = std::io::stdout().lock();

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use crate::plan::TenantId;
 use crate::session::TcpRail;
 use crate::transport::TransportKind;
 use crate::transport::fault::FaultPlan;
@@ -24,8 +25,17 @@ pub struct EngineConfig {
     /// Streams of each transport to a peer (over RDMA: queue pairs each way); over TCP and RDMA never fewer than there are pairs
     /// of rails.
     pub streams_per_peer: u8,
+    /// Whether this engine limits those who send to it, where several have work for one of its NICs (docs/transfer.md).
+    pub credits: bool,
+    /// Congestion control of data over TCP, by the system's name for it; `None`: the system's own.
+    pub tcp_congestion: Option<String>,
+    /// Weights of tenants, for what this engine sends and for what it lets others send to it; 1 for those not named. At most 1,024.
+    pub tenant_weights: Vec<(TenantId, u32)>,
     /// Threads that move bytes; stream `i` belongs to thread `i mod workers`.
     pub workers: usize,
+    /// How long a worker, and a caller in [`Transfer::drive`](crate::Transfer::drive), looks for what comes next before it sleeps;
+    /// zero where there is one core, and for who would rather wait than compute.
+    pub spin: Duration,
     /// CRC32 over each slice unless a transfer says otherwise.
     pub checksum: bool,
     /// How often each side says that it lives.
@@ -58,7 +68,11 @@ impl Default for EngineConfig {
             tcp_rails: Vec::new(),
             rdma_rails: Vec::new(),
             streams_per_peer: 2,
+            credits: true,
+            tcp_congestion: None,
+            tenant_weights: Vec::new(),
             workers: cores.clamp(1, 2),
+            spin: Duration::from_micros(if cores > 1 { 100 } else { 0 }),
             checksum: false,
             heartbeat: Duration::from_millis(500),
             peer_timeout: Duration::from_secs(3),

@@ -20,7 +20,7 @@ use crate::session::ticket::RANGES_MAX;
 use crate::session::{LeaseError, LeaseRequest};
 use crate::sync;
 use crate::telemetry::{Counters, EngineStats, count};
-use crate::transfer::{Cancel, RailBytes, Report, Shared, TransferError};
+use crate::transfer::{Cancel, RailBytes, Report, Shared, TransferError, is_small};
 use crate::transport::fault::Flipper;
 use crate::transport::{Job, Owner, TransportKind};
 use crate::worker;
@@ -91,6 +91,8 @@ struct Orders {
     actions: Vec<Action>,
     wakes: RailSet,
     timeout: Option<Time>,
+    /// Peers are to be told what is sent to them.
+    credits: bool,
 }
 
 pub(crate) struct Core {
@@ -107,9 +109,15 @@ pub(crate) struct Core {
     pub(crate) stopping: AtomicBool,
     /// Set when the last thread has ended.
     pub(crate) stopped: Arc<sync::Event>,
+    /// The planner has something to say of credits.
+    pub(crate) credits_due: AtomicBool,
+    /// The control thread will look at that before it sleeps.
+    pub(crate) control_is_up: AtomicBool,
     threads: AtomicUsize,
     plan: Mutex<Plan>,
     origin: Instant,
+    /// Workers were not told of something that the first one, driven by a caller, was to do.
+    others_sleep: AtomicBool,
     /// When the control thread will wake by itself, in planner time; `u64::MAX` for never.
     pub(crate) control_wakes_at: std::sync::atomic::AtomicU64,
 }
@@ -130,9 +138,13 @@ impl Core {
             slice_time: SLICE_TIME,
             alone_factor: ALONE_FACTOR,
             transfers_max: config.transfers_max,
+            ignores_limits: config.faults.as_ref().is_some_and(|faults| faults.ignores_limits),
             ..plan::Config::default()
         };
-        let planner = Planner::new(planner, generation);
+        let mut planner = Planner::new(planner, generation);
+        for (tenant, weight) in &config.tenant_weights {
+            planner.set_tenant_weight(*tenant, *weight);
+        }
         Arc::new(Self {
             generation,
             local_addr,
@@ -146,6 +158,8 @@ impl Core {
             counters,
             notifications: Notifications::new(config.notifications_max),
             sessions: Mutex::default(),
+            credits_due: AtomicBool::new(false),
+            control_is_up: AtomicBool::new(false),
             threads: AtomicUsize::new(workers.len() + 1),
             workers,
             control,
@@ -153,9 +167,14 @@ impl Core {
             stopped: Arc::default(),
             plan: Mutex::new(Plan { planner, active: Vec::new() }),
             origin: Instant::now(),
+            others_sleep: AtomicBool::new(false),
             control_wakes_at: 0.into(),
             config,
         })
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.time(Instant::now())
     }
 
     pub(crate) fn time(&self, at: Instant) -> Time {
@@ -169,7 +188,12 @@ impl Core {
     /// Runs `f` on the planner, then does what the planner wants done. Rails of `own` that have something to do are
     /// returned, those of other workers are woken.
     pub(crate) fn plan<R>(self: &Arc<Self>, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
-        let now = self.time(Instant::now());
+        self.plan_at(Instant::now(), own, f)
+    }
+
+    /// The same for who has looked at the clock: that is a system call on some machines.
+    fn plan_at<R>(self: &Arc<Self>, now: Instant, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
+        let now = self.time(now);
         let (result, orders) = {
             let mut plan = self.plan.lock();
             let result = f(&mut plan, now);
@@ -177,7 +201,7 @@ impl Core {
             if plan.planner.poll_timeout().is_some_and(|due| due <= now) {
                 plan.planner.handle_timeout(now);
             }
-            (result, self.collect(&mut plan))
+            (result, self.collect(&mut plan, now))
         };
         let wakes = orders.wakes;
         self.carry_out(orders, own);
@@ -189,8 +213,9 @@ impl Core {
         self.plan.lock().planner.poll_timeout()
     }
 
-    fn collect(&self, plan: &mut Plan) -> Orders {
-        let mut orders = Orders { wakes: plan.planner.poll_wakes(), ..Orders::default() };
+    fn collect(&self, plan: &mut Plan, now: Time) -> Orders {
+        let credits = plan.planner.review_accounts(now);
+        let mut orders = Orders { wakes: plan.planner.poll_wakes(), credits, ..Orders::default() };
         while let Some(event) = plan.planner.poll_event() {
             match event {
                 Event::Done(id, report) => {
@@ -254,9 +279,12 @@ impl Core {
         orders.notifies.into_iter().for_each(|n| self.control.post(n));
         // At most one fence and one opening outstanding for each path.
         orders.actions.into_iter().for_each(|a| self.control.post(Command::Action(a)));
-        for worker in &self.workers {
-            if orders.wakes.0 & worker.rails.0 & !own.0 != 0 {
-                worker.kick();
+        let others = |worker: &&worker::Handle| orders.wakes.0 & worker.rails.0 & !own.0 != 0;
+        self.workers.iter().filter(others).for_each(worker::Handle::kick);
+        if orders.credits {
+            self.credits_due.store(true, Ordering::SeqCst);
+            if !self.control_is_up.load(Ordering::SeqCst) {
+                self.control.wake();
             }
         }
         let wakes_at = self.control_wakes_at.load(Ordering::Acquire);
@@ -272,13 +300,14 @@ impl Core {
     /// A worker's round: what ended, then what its rails have room for.
     pub(crate) fn exchange(
         self: &Arc<Self>,
+        now: Instant,
         own: RailSet,
         completions: &[Completion],
         rooms: &[(RailId, usize)],
         batch: &mut SliceBatch,
         jobs: &mut Vec<Option<Arc<Job>>>,
     ) -> RailSet {
-        let ((), wakes) = self.plan(own, |plan, now| {
+        let ((), wakes) = self.plan_at(now, own, |plan, now| {
             if !completions.is_empty() {
                 plan.planner.handle_completions(completions, now);
             }
@@ -290,16 +319,34 @@ impl Core {
         wakes
     }
 
+    /// Rails whose workers need not be woken for so many bytes: where callers drive the first worker, it does a small transfer alone.
+    fn spared(&self, bytes: u64) -> RailSet {
+        let first = &self.workers[0];
+        if self.workers.len() == 1 || !is_small(bytes) || !first.is_driven(|| self.now()) {
+            return RailSet::default();
+        }
+        self.others_sleep.store(true, Ordering::Release);
+        RailSet(!first.rails.0)
+    }
+
+    /// The first worker is driven no longer: what it did not do is for all.
+    pub(crate) fn wake_spared(&self) {
+        if self.others_sleep.swap(false, Ordering::AcqRel) {
+            self.workers.iter().for_each(worker::Handle::kick);
+        }
+    }
+
     /// Hands an accepted request to the planner.
     pub(crate) fn submit(
         self: &Arc<Self>,
         session: &Arc<Session>,
         request: plan::Request,
+        bytes: u64,
         job: Arc<Job>,
         notify: Option<Bytes>,
         deadline: Instant,
     ) -> Result<(TransferId, Arc<Shared>), plan::SubmitError> {
-        let (result, _) = self.plan(RailSet::default(), |plan, now| {
+        let (result, _) = self.plan(self.spared(bytes), |plan, now| {
             let id = plan.planner.submit(request, now)?;
             let shared = Arc::<Shared>::default();
             if plan.active.len() <= id.index() {
@@ -385,5 +432,12 @@ impl Core {
 impl Cancel for Arc<Core> {
     fn cancel(&self, id: TransferId) {
         self.plan(RailSet::default(), |plan, now| plan.planner.cancel(id, now));
+    }
+
+    fn drive(&self, done: &sync::Event) {
+        self.workers[0].drive(self, done);
+        if !done.is_set() {
+            self.wake_spared();
+        }
     }
 }

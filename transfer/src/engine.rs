@@ -208,6 +208,25 @@ impl Engine {
         submit::submit(&self.running.core, &peer.session, request)
     }
 
+    /// As [`submit`](Self::submit), of memory that work on a device is still to write (or, for a read, to have read): accepted only once
+    /// the device has passed `mark`, which whoever launched that work [records](crate::gpu::Device::record) behind it. So an event at
+    /// the source precedes every posting, over every transport.
+    ///
+    /// # Errors
+    /// [`SubmitError::NotReady`] while the mark has not been passed: ask again. [`SubmitError::Device`] if it never will.
+    pub fn submit_after(
+        &self,
+        peer: &Peer,
+        mark: &crate::gpu::Event,
+        request: TransferRequest<'_>,
+    ) -> Result<Transfer, SubmitError> {
+        match mark.is_done() {
+            Ok(true) => self.submit(peer, request),
+            Ok(false) => Err(SubmitError::NotReady),
+            Err(error) => Err(SubmitError::Device(error)),
+        }
+    }
+
     /// Ends the engine: sessions, transfers, threads. Resolves when its last thread has ended; what was lent is fenced then.
     pub async fn shutdown(&self) {
         self.running.core.stop();

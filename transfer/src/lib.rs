@@ -19,10 +19,12 @@
 //! | `start`, `submit` | starting an engine; checking a request before it is planned |
 //! | `core`, `mailbox`, `sync` | what threads and handles share |
 //! | `worker`, `urgent` | the threads that move bytes, and how the scheduler treats them |
+//! | `seat`, `spin` | who drives a worker, its thread or a caller that waits; whether looking pays before sleeping |
 //! | [`plan`] | sans-I/O: coalesce, slice, choose, window, retry |
 //! | `session` | handshake, leases, fencing, peer health |
 //! | `memory` | regions: host memory, sealed memfds, and memory of others |
 //! | `integrity`, `random` | checksums of payloads; generations and keys that nobody guesses |
+//! | [`gpu`] | memory of GPUs: devices, allocation, import; which way it goes |
 //! | `transport` | tcp, shm, rdma and a software NIC behind one trait; faults by seed |
 //! | [`topology`] | what a machine is made of, and which NICs serve which memory |
 //! | [`testing`] | the protocol spoken by hand, for tests of what is refused |
@@ -48,13 +50,16 @@
 mod config;
 mod core;
 mod engine;
+pub mod gpu;
 mod integrity;
 mod mailbox;
 mod memory;
 mod notify;
 pub mod plan;
 mod random;
+mod seat;
 mod session;
+mod spin;
 mod start;
 mod submit;
 mod sync;

@@ -1,4 +1,4 @@
-//! Word from any thread to a thread that sleeps in its poller. For rare events: the data path has none.
+//! Word from any thread to a thread that sleeps in its poller. For rare events; of the data path it carries the word alone.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +23,13 @@ impl<T> Mailbox<T> {
     }
 
     pub(crate) fn post(&self, message: T) {
-        self.queue.lock().push_back(message);
+        self.leave(message);
         self.wake();
+    }
+
+    /// Posts without waking the owner.
+    pub(crate) fn leave(&self, message: T) {
+        self.queue.lock().push_back(message);
     }
 
     /// Posts unless `limit` messages wait; gives the message back then.
@@ -41,14 +46,29 @@ impl<T> Mailbox<T> {
 
     /// Makes the owner look around, without a message.
     pub(crate) fn wake(&self) {
-        if !self.woken.swap(true, Ordering::AcqRel) {
-            self.waker.wake();
+        if self.mark() {
+            self.rouse();
         }
+    }
+
+    /// Leaves the owner word to look around. True: nobody had, so it is to be roused, unless it will look without.
+    pub(crate) fn mark(&self) -> bool {
+        !self.woken.swap(true, Ordering::SeqCst)
+    }
+
+    /// Ends the owner's sleep.
+    pub(crate) fn rouse(&self) {
+        self.waker.wake();
+    }
+
+    /// Whether there is word to look around.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.woken.load(Ordering::SeqCst)
     }
 
     /// For the owner, before it looks at what the wakers changed: wake-ups from here on are new ones.
     pub(crate) fn listen(&self) -> bool {
-        self.woken.swap(false, Ordering::AcqRel)
+        self.woken.swap(false, Ordering::SeqCst)
     }
 
     pub(crate) fn take(&self) -> VecDeque<T> {

@@ -10,6 +10,7 @@ use crate::engine::EngineError;
 use crate::mailbox::Mailbox;
 use crate::session::TCP_RAILS_MAX;
 use crate::session::control::{Control, Own};
+use crate::session::ports::Ports;
 use crate::session::rails::FarRail;
 use crate::session::wire::{HostId, Identity, transport_bit};
 use crate::transport::sys::Poller;
@@ -42,6 +43,15 @@ fn check(config: &EngineConfig) -> Result<(), EngineError> {
     }
     if config.rdma_rails.len() > TCP_RAILS_MAX {
         return wrong("rdma_rails", "at most 32");
+    }
+    if config.tenant_weights.len() > 1024 || config.tenant_weights.iter().any(|(_, weight)| *weight == 0) {
+        return wrong("tenant_weights", "at most 1024, none of them zero");
+    }
+    if let Some(name) = &config.tcp_congestion {
+        let taken = tcp::socket(config.listen).and_then(|socket| socket.set_tcp_congestion(name.as_bytes()));
+        if taken.is_err() {
+            return wrong("tcp_congestion", "the system has none of that name");
+        }
     }
     if config.heartbeat.is_zero() || config.peer_timeout < config.heartbeat * 2 {
         return wrong("peer_timeout", "must be at least two heartbeats");
@@ -102,16 +112,18 @@ pub(crate) fn start(config: EngineConfig) -> Result<Arc<Core>, EngineError> {
     let fabric = config.fabric.clone().filter(|_| config.transports.contains(&TransportKind::Sim));
     let transports = config.transports.iter().fold(0, |bits, kind| bits | transport_bit(*kind));
     let streams = config.streams_per_peer;
+    let ports = Ports::new(config.tenant_weights.clone(), config.peer_timeout, control_waker.clone());
     let core = Core::new(config, local_addr, handles, Mailbox::new(control_waker));
     let me = Identity { generation: core.generation, host: host_id(), port: local_addr.port(), transports, streams };
     let nic =
         fabric.map(|fabric| sim::Nic::open(&fabric, core.generation)).transpose().map_err(os("starting a thread"))?;
     let own = Own { nic, nics, rails };
-    let control =
-        Control::new(Arc::clone(&core), control_poller, listeners, unix, own, me).map_err(os("making a poller"))?;
+    let control = Control::new(Arc::clone(&core), control_poller, listeners, unix, own, me, ports)
+        .map_err(os("making a poller"))?;
     for (index, poller) in pollers.into_iter().enumerate() {
-        let worker = Worker::new(Arc::clone(&core), index, poller);
-        spawn(&core, format!("kvrail-move-{index}"), move || worker.run())?;
+        let worker = Worker::new(Arc::clone(&core), core.workers[index].rails, poller);
+        let engine = Arc::clone(&core);
+        spawn(&core, format!("kvrail-move-{index}"), move || engine.workers[index].run(worker))?;
     }
     spawn(&core, "kvrail-control".into(), move || control.run())?;
     Ok(core)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::core::{Core, kind_of};
+use crate::gpu;
 use crate::notify::NOTIFY_BYTES_MAX;
 use crate::plan::{Direction, Op, RailId, Request};
 use crate::session::peer::Session;
@@ -49,11 +50,13 @@ pub(crate) fn submit(
         return Err(SubmitError::NotifyTooLong { given: payload.len(), limit: NOTIFY_BYTES_MAX });
     }
     let (local_bytes, remote_bytes) = (region.len() as u64, u64::MAX);
+    let mut bytes = 0u64;
     for (index, op) in ops.iter().enumerate() {
         op.check(local_bytes, remote_bytes).map_err(|source| SubmitError::BadOp { index, source })?;
         if !is_lent(ticket, op) {
             return Err(SubmitError::OutsideLease { index });
         }
+        bytes = bytes.saturating_add(op.bytes());
     }
     // Shared memory wants the memfd of the side that the bytes come from.
     let shared = match direction {
@@ -66,9 +69,19 @@ pub(crate) fn submit(
         }
         session.falls_back(Fallback::PrivateMemory, &core.counters);
     }
-    let distance = (!shared).then(|| {
+    // Where no NIC reaches a device's memory it is staged, which sockets can.
+    let staged = ticket.staged || gpu::is_staged(region);
+    if staged && session.kinds.contains(&TransportKind::Rdma) {
+        session.falls_back(Fallback::Staged, &core.counters);
+    }
+    let distance = (!shared || staged).then(|| {
         let kinds = (0..RailId::MAX_RAILS as u8).map(|rail| kind_of(RailId(rail)).0);
-        kinds.map(|kind| if kind == TransportKind::Shm { u32::MAX } else { 0 }).collect::<Arc<[u32]>>()
+        let is_out = |kind| match kind {
+            TransportKind::Shm => !shared,
+            TransportKind::Rdma | TransportKind::Sim => staged,
+            TransportKind::Tcp => false,
+        };
+        kinds.map(|kind| if is_out(kind) { u32::MAX } else { 0 }).collect::<Arc<[u32]>>()
     });
     let job = Arc::new(Job {
         region: region.clone(),
@@ -82,6 +95,6 @@ pub(crate) fn submit(
     let checksum = job.checksum;
     let request =
         Request { peer, direction, ops, local_bytes, remote_bytes, class, tenant, deadline: due, checksum, distance };
-    let (id, shared) = core.submit(session, request, job, notify, deadline_at)?;
-    Ok(Transfer::new(shared, id, Arc::new(Arc::clone(core))))
+    let (id, shared) = core.submit(session, request, bytes, job, notify, deadline_at)?;
+    Ok(Transfer::new(shared, id, bytes, Arc::new(Arc::clone(core))))
 }

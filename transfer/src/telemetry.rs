@@ -27,12 +27,16 @@ pub struct EngineStats {
     pub bytes_retried: u64,
     /// Payload bytes that landed here for peers' writes.
     pub bytes_received: u64,
+    /// Payload bytes that passed through pinned host memory on their way from or to a device.
+    pub bytes_staged: u64,
     /// Frames turned away because of their lease.
     pub frames_refused: u64,
     /// Work requests posted to RDMA NICs.
     pub work_requests: u64,
     /// Doorbells rung for them: one a slice.
     pub doorbells: u64,
+    /// How often a sender to a NIC of this engine was put under a limit, because others had work for it too.
+    pub senders_limited: u64,
     /// Slices whose checksum did not fit.
     pub checksum_errors: u64,
     /// Connections dropped for what they said: the sum of `rejections`.
@@ -70,11 +74,13 @@ pub(crate) enum Rejection {
     Session,
     /// The peer of a data stream broke the protocol.
     Stream,
+    /// The peer sent more than its limit.
+    Overdrawn,
 }
 
 impl Rejection {
     /// All, in the order of the counters.
-    const NAMES: [&'static str; 11] = [
+    const NAMES: [&'static str; 12] = [
         "not_an_engine",
         "version",
         "too_many",
@@ -86,6 +92,7 @@ impl Rejection {
         "other_user",
         "session",
         "stream",
+        "overdrawn",
     ];
 
     /// Its name in counts and log.
@@ -105,6 +112,8 @@ pub struct Fallbacks {
     pub other_user: u64,
     /// Streams through shared memory that did not come up, each attempt.
     pub not_opened: u64,
+    /// Transfers of device memory that no NIC reaches, although the session has NICs: they pass through host memory.
+    pub staged: u64,
 }
 
 /// One reason of [`Fallbacks`].
@@ -113,15 +122,25 @@ pub(crate) enum Fallback {
     PrivateMemory,
     OtherUser,
     NotOpened,
+    Staged,
 }
 
 impl Fallback {
+    /// What was wanted, and what is used.
+    pub(crate) fn which(self) -> (&'static str, &'static str) {
+        match self {
+            Self::PrivateMemory | Self::OtherUser | Self::NotOpened => ("shm", "tcp"),
+            Self::Staged => ("GPUDirect RDMA", "staging through host memory"),
+        }
+    }
+
     /// For people.
     pub(crate) fn why(self) -> &'static str {
         match self {
             Self::PrivateMemory => "the memory that the bytes come from is private to its process",
             Self::OtherUser => "the two engines run as different users",
             Self::NotOpened => "a stream through shared memory did not come up",
+            Self::Staged => "no NIC reaches the device's memory (kvrail doctor says why)",
         }
     }
 }
@@ -133,13 +152,15 @@ pub(crate) struct Counters {
     pub(crate) bytes_moved: AtomicU64,
     pub(crate) bytes_retried: AtomicU64,
     pub(crate) bytes_received: AtomicU64,
+    pub(crate) bytes_staged: AtomicU64,
     pub(crate) frames_refused: AtomicU64,
     pub(crate) work_requests: AtomicU64,
     pub(crate) doorbells: AtomicU64,
+    pub(crate) senders_limited: AtomicU64,
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) rejections: [AtomicU64; Rejection::NAMES.len()],
     pub(crate) peers_lost: AtomicU64,
-    pub(crate) fallbacks: [AtomicU64; 3],
+    pub(crate) fallbacks: [AtomicU64; 4],
 }
 
 /// Adds to a counter.
@@ -159,13 +180,15 @@ impl Counters {
         stats.bytes_moved = get(&self.bytes_moved);
         stats.bytes_retried = get(&self.bytes_retried);
         stats.bytes_received = get(&self.bytes_received);
+        stats.bytes_staged = get(&self.bytes_staged);
         stats.frames_refused = get(&self.frames_refused);
         stats.work_requests = get(&self.work_requests);
         stats.doorbells = get(&self.doorbells);
+        stats.senders_limited = get(&self.senders_limited);
         stats.checksum_errors = get(&self.checksum_errors);
         stats.peers_lost = get(&self.peers_lost);
-        let [private_memory, other_user, not_opened] = self.fallbacks.each_ref().map(get);
-        stats.fallbacks = Fallbacks { private_memory, other_user, not_opened };
+        let [private_memory, other_user, not_opened, staged] = self.fallbacks.each_ref().map(get);
+        stats.fallbacks = Fallbacks { private_memory, other_user, not_opened, staged };
         stats.rejections = Rejection::NAMES.into_iter().zip(self.rejections.each_ref().map(get)).collect();
         stats.protocol_errors = stats.rejections.values().sum();
     }

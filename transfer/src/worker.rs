@@ -1,25 +1,33 @@
 //! Worker threads: each owns its streams and moves their bytes.
 //!
 //! A round: messages, fences, progress of what is ready, then one exchange with the planner (what ended, what there is
-//! room for), then sleep in epoll if nothing moved. No stream is ever touched by another thread.
+//! room for), then sleep in epoll if nothing moved. A caller that waits may drive in the thread's place ([`Seat`]); no stream is ever
+//! touched by two threads at once.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use slab::Slab;
 
 use crate::core::{Core, STREAMS_MAX, rail_of};
 use crate::mailbox::Mailbox;
-use crate::plan::{Cause, Completion, Fate, Outcome, PathId, PathSpec, RailId, RailSet, SliceBatch};
+use crate::plan::{Cause, Completion, Fate, Outcome, PathId, PathSpec, RailId, RailSet, SliceBatch, Time};
+use crate::seat::Seat;
 use crate::session::control::Command;
 use crate::session::peer::Session;
 use crate::session::wire::StreamId;
+use crate::spin::Spin;
+use crate::sync::Event;
 use crate::telemetry::{Rejection, count};
 use crate::transport::sys::{Poller, Waker};
 use crate::transport::{Job, Post, Rail, RailError, TransportKind};
+
+/// Longest that a caller drives: what its transfer waits for is the work of others then.
+const STINT: Duration = Duration::from_millis(10);
 
 /// What the control thread tells a worker. At most one of each for each stream of a session.
 pub(crate) enum Message {
@@ -35,16 +43,26 @@ pub(crate) struct Handle {
     pub(crate) rails: RailSet,
     mailbox: Mailbox<Message>,
     fence: AtomicBool,
+    seat: Seat<Worker>,
+    /// What streams are ready for, whoever was told of it: key, may be read, may be written.
+    ready: Mutex<Vec<(u64, bool, bool)>>,
 }
 
 impl Handle {
     /// Of worker number `index` of so many.
     pub(crate) fn new(waker: Waker, index: usize, workers: usize) -> Self {
-        Self { rails: rails(index, workers), mailbox: Mailbox::new(waker), fence: AtomicBool::new(false) }
+        Self {
+            rails: rails(index, workers),
+            mailbox: Mailbox::new(waker),
+            fence: AtomicBool::new(false),
+            seat: Seat::default(),
+            ready: Mutex::default(),
+        }
     }
 
     pub(crate) fn post(&self, message: Message) {
-        self.mailbox.post(message);
+        self.mailbox.leave(message);
+        self.kick();
     }
 
     /// Drops what was posted; for when the worker has ended.
@@ -54,13 +72,116 @@ impl Handle {
 
     /// There may be something to send.
     pub(crate) fn kick(&self) {
-        self.mailbox.wake();
+        if self.mailbox.mark() && !self.seat.is_alert() {
+            self.mailbox.rouse();
+        }
     }
 
     /// Leases were revoked.
     pub(crate) fn fence(&self) {
         self.fence.store(true, Ordering::Release);
-        self.mailbox.wake();
+        self.kick();
+    }
+
+    /// Whether a caller drives it, or did a moment ago.
+    pub(crate) fn is_driven(&self, now: impl FnOnce() -> Time) -> bool {
+        self.seat.is_a_callers(now)
+    }
+
+    /// The worker's thread, until the engine stops.
+    pub(crate) fn run(&self, worker: Worker) {
+        let core = Arc::clone(&worker.core);
+        let mut poller = worker.poller.twin();
+        self.seat.furnish(worker);
+        let (mut spin, mut rested) = (Spin::default(), false);
+        while !core.stopping.load(Ordering::Acquire) {
+            if let Err(error) = self.turn(&core, &mut poller, &mut spin, &mut rested) {
+                tracing::error!(%error, "a transfer worker cannot wait for its streams and ends");
+                core.stop();
+            }
+        }
+        // Streams go first: what they pinned is let go before anybody is told that the engine has stopped.
+        drop(self.seat.clear());
+        core.thread_ended();
+    }
+
+    /// One turn of the thread: a round and sleep, or rest where a caller drives.
+    fn turn(&self, core: &Core, poller: &mut Poller, spin: &mut Spin, rested: &mut bool) -> std::io::Result<()> {
+        let seat = if self.seat.is_a_callers(|| core.now()) { None } else { self.seat.sit() };
+        let Some(mut seat) = seat else {
+            self.seat.rest();
+            *rested = true;
+            return Ok(());
+        };
+        if std::mem::take(rested) {
+            core.wake_spared();
+            let was_warm = self.seat.was_left_warm();
+            if self.watch(poller, Some(Duration::ZERO))? && was_warm {
+                self.seat.made_a_peer_wait(core.now());
+            }
+        }
+        let Some(worker) = seat.as_mut() else { return Ok(()) };
+        let sleep = worker.round(self);
+        let patience = core.config.spin;
+        let looks = worker.is_between() && sleep.is_none_or(|sleep| sleep > patience) && !patience.is_zero();
+        drop(seat);
+        if looks && spin.pays() {
+            let came = self.seat.alert(|| self.look(core, poller))?;
+            if came || self.mailbox.is_marked() {
+                spin.hit();
+                return Ok(());
+            }
+            spin.missed();
+        }
+        self.watch(poller, sleep).map(drop)
+    }
+
+    /// Waits for streams and callers. True: a stream is ready.
+    fn watch(&self, poller: &mut Poller, timeout: Option<Duration>) -> std::io::Result<bool> {
+        let mut came = false;
+        poller.wait(timeout, |key, may_read, may_write| {
+            self.ready.lock().push((key, may_read, may_write));
+            came = true;
+        })?;
+        Ok(came)
+    }
+
+    /// Looks for a while, without sleeping, whether something comes.
+    fn look(&self, core: &Core, poller: &mut Poller) -> std::io::Result<bool> {
+        let since = Instant::now();
+        while !self.mailbox.is_marked() {
+            if self.watch(poller, Some(Duration::ZERO))? {
+                return Ok(true);
+            }
+            if since.elapsed() >= core.config.spin || self.seat.is_a_callers(|| core.now()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves bytes on the caller's thread, until `done` is set, nothing has moved for a while, or it has moved enough of others.
+    pub(crate) fn drive(&self, core: &Core, done: &Event) {
+        let patience = core.config.spin;
+        let Some(caller) = self.seat.apply(core.now()).filter(|_| !patience.is_zero()) else { return };
+        let (mut seat, since) = (None, Instant::now());
+        let mut moved = since;
+        while !done.is_set() {
+            if seat.is_none() {
+                seat = self.seat.sit();
+            }
+            let worker = seat.as_deref_mut().and_then(Option::as_mut);
+            if worker.is_some_and(|worker| worker.glance(self)) {
+                moved = Instant::now();
+            } else if moved.elapsed() >= patience {
+                return;
+            }
+            if moved - since >= STINT || core.stopping.load(Ordering::Acquire) {
+                return;
+            }
+        }
+        drop(seat);
+        caller.leave_warm(core.now());
     }
 }
 
@@ -83,7 +204,6 @@ struct Slot {
 
 pub(crate) struct Worker {
     core: Arc<Core>,
-    index: usize,
     own: RailSet,
     poller: Poller,
     slots: Slab<Slot>,
@@ -97,11 +217,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(core: Arc<Core>, index: usize, poller: Poller) -> Self {
+    pub(crate) fn new(core: Arc<Core>, own: RailSet, poller: Poller) -> Self {
         Self {
-            own: core.workers[index].rails,
+            own,
             core,
-            index,
             poller,
             slots: Slab::new(),
             by_path: HashMap::new(),
@@ -113,34 +232,52 @@ impl Worker {
         }
     }
 
-    /// Runs until the engine stops.
-    pub(crate) fn run(mut self) {
-        let core = Arc::clone(&self.core);
-        while !core.stopping.load(Ordering::Acquire) {
-            let me = &core.workers[self.index];
-            if me.mailbox.listen() {
-                self.hungry = true;
-                if me.fence.swap(false, Ordering::AcqRel) {
-                    self.slots.iter_mut().for_each(|(_, slot)| slot.rail.fence());
-                }
-                for message in me.mailbox.take() {
-                    self.handle(message);
-                }
-            }
-            self.progress();
-            // What was handed out goes on its way before anything else is looked at.
-            if self.exchange() {
-                self.progress();
-                self.exchange();
-            }
-            if let Err(error) = self.sleep() {
-                tracing::error!(%error, "a transfer worker cannot wait for its streams and ends");
-                core.stop();
+    /// Messages, fences, progress of what is ready, one exchange with the planner. How long there is nothing to do then, if
+    /// nobody calls: for ever where there is no bound.
+    fn round(&mut self, me: &Handle) -> Option<Duration> {
+        for (key, readable, writable) in me.ready.lock().drain(..) {
+            if let Some(slot) = self.slots.get_mut(key as usize) {
+                slot.rail.ready(readable, writable);
+                slot.ready = true;
             }
         }
-        // Streams go first: what they pinned is let go before anybody is told that the engine has stopped.
-        drop(self);
-        core.thread_ended();
+        if me.mailbox.listen() {
+            self.hungry = true;
+            if me.fence.swap(false, Ordering::AcqRel) {
+                self.slots.iter_mut().for_each(|(_, slot)| slot.rail.fence());
+            }
+            for message in me.mailbox.take() {
+                self.handle(message);
+            }
+        }
+        self.progress(Instant::now());
+        // What was handed out goes on its way before anything else is looked at.
+        if let Some(now) = self.exchange() {
+            self.progress(now);
+            self.exchange();
+        }
+        if !self.completions.is_empty() || self.slots.iter().any(|(_, slot)| slot.ready) {
+            return Some(Duration::ZERO);
+        }
+        let next = self.slots.iter().filter_map(|(_, slot)| slot.rail.wake_at()).min();
+        next.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Looks once, without sleeping, and does what there is to do. False: nothing.
+    fn glance(&mut self, me: &Handle) -> bool {
+        // An error is the thread's to find.
+        let came = me.watch(&mut self.poller, Some(Duration::ZERO)).unwrap_or(false);
+        let work = came || me.mailbox.is_marked() || !me.ready.lock().is_empty();
+        if work || self.slots.iter().any(|(_, slot)| slot.ready) {
+            self.round(me);
+            return true;
+        }
+        false
+    }
+
+    /// No payload is half here: what comes next is likely something new.
+    fn is_between(&self) -> bool {
+        self.slots.iter().all(|(_, slot)| !slot.rail.is_mid_payload())
     }
 
     fn handle(&mut self, message: Message) {
@@ -193,6 +330,7 @@ impl Worker {
                 self.core.counters.reject(Rejection::Stream);
                 tracing::warn!(peer = slot.session.generation, ?stream, reason, "a peer broke the protocol");
             }
+            RailError::Overdrawn => self.core.control.post(Command::Overdrawn { session: slot.session.id }),
             error => tracing::debug!(peer = slot.session.generation, ?stream, %error, "a stream ended"),
         }
         self.detach(key);
@@ -200,8 +338,7 @@ impl Worker {
         self.hungry |= !wakes.is_empty();
     }
 
-    fn progress(&mut self) {
-        let now = Instant::now();
+    fn progress(&mut self, now: Instant) {
         let mut failed = Vec::new();
         for (key, slot) in &mut self.slots {
             if slot.ready || slot.rail.wake_at().is_some_and(|at| at <= now) {
@@ -209,9 +346,7 @@ impl Worker {
                     Ok(more) => slot.ready = more,
                     Err(error) => failed.push((key, error)),
                 }
-                while let Some(completion) = slot.rail.completion() {
-                    self.completions.push(completion);
-                }
+                self.completions.extend(std::iter::from_fn(|| slot.rail.completion()));
             }
         }
         for (key, error) in failed {
@@ -219,9 +354,9 @@ impl Worker {
         }
     }
 
-    /// Tells the planner what ended, and takes what there is room for; true if that was something.
-    fn exchange(&mut self) -> bool {
-        let mut posted = false;
+    /// Tells the planner what ended, and takes what there is room for; when that was something.
+    fn exchange(&mut self) -> Option<Instant> {
+        let mut posted = None;
         loop {
             self.rooms.clear();
             if self.hungry || !self.completions.is_empty() {
@@ -240,27 +375,30 @@ impl Worker {
             let wanted: usize = self.rooms.iter().map(|(_, room)| room).sum();
             self.batch.clear();
             self.jobs.clear();
-            let wakes = self.core.exchange(self.own, &self.completions, &self.rooms, &mut self.batch, &mut self.jobs);
+            let now = Instant::now();
+            let (ended, rooms) = (&self.completions, &self.rooms);
+            let wakes = self.core.exchange(now, self.own, ended, rooms, &mut self.batch, &mut self.jobs);
             self.completions.clear();
             // Handed out all that was asked for: there may be more when there is room again.
             self.hungry = !wakes.is_empty() || self.batch.slices.len() >= wanted;
             if self.batch.slices.is_empty() {
                 return posted;
             }
-            self.post();
-            posted = true;
+            self.post(now);
+            posted = Some(now);
         }
     }
 
-    fn post(&mut self) {
-        let now = Instant::now();
+    fn post(&mut self, now: Instant) {
         for (slice, job) in self.batch.slices.iter().zip(&self.jobs) {
             let posted = match (self.by_path.get(&slice.path).and_then(|key| self.slots.get_mut(*key)), job) {
                 (Some(slot), Some(job)) => {
                     slot.ready = true;
                     let pieces = self.batch.pieces(slice);
                     let post = Post { id: slice.id, job, direction: slice.direction, pieces, bytes: slice.bytes };
-                    slot.rail.submit(&post, now).is_ok()
+                    let taken = slot.rail.submit(&post, now).is_ok();
+                    self.completions.extend(std::iter::from_fn(|| slot.rail.completion()));
+                    taken
                 }
                 _ => false,
             };
@@ -270,22 +408,5 @@ impl Worker {
                 self.completions.push(Completion { slice: slice.id, outcome });
             }
         }
-    }
-
-    fn sleep(&mut self) -> std::io::Result<()> {
-        let busy = !self.completions.is_empty() || self.slots.iter().any(|(_, slot)| slot.ready);
-        let timeout = if busy {
-            Some(std::time::Duration::ZERO)
-        } else {
-            let next = self.slots.iter().filter_map(|(_, slot)| slot.rail.wake_at()).min();
-            next.map(|at| at.saturating_duration_since(Instant::now()))
-        };
-        let slots = &mut self.slots;
-        self.poller.wait(timeout, |key, readable, writable| {
-            if let Some(slot) = slots.get_mut(key as usize) {
-                slot.rail.ready(readable, writable);
-                slot.ready = true;
-            }
-        })
     }
 }

@@ -81,12 +81,12 @@ async fn a_version_that_nobody_speaks_is_refused_with_the_range() {
     let (owner, _target, _lease) = owner();
     let mut socket = dial(owner.local_addr()).unwrap();
     socket.write_all(&hello((7, 9), 5)).unwrap();
-    assert_eq!(read_message(&mut socket).unwrap(), [7, 2, 1, 0, 1, 0], "refused: version, 1 to 1");
+    assert_eq!(read_message(&mut socket).unwrap(), [7, 2, 1, 0, 2, 0], "refused: version, 1 to 2");
     assert!(closes(&mut socket));
     // A range that overlaps is taken at its best.
     let mut socket = dial(owner.local_addr()).unwrap();
     socket.write_all(&hello((1, 9), 5)).unwrap();
-    assert_eq!(read_message(&mut socket).unwrap()[..3], [2, 1, 0]);
+    assert_eq!(read_message(&mut socket).unwrap()[..3], [2, 2, 0]);
 }
 
 #[tokio::test]

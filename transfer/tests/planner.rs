@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvrail_transfer::plan::{
-    Action, Cause, Class, Completion, Config, CreditConfig, Demand, Direction, Event, Failure, Fate, Ledger, Op,
-    OpStatus, Outcome, PathError, PathId, PathLimits, PathSpec, PeerId, Planner, RailId, RailSet, Refusal, Report,
-    Request, Slice, SliceBatch, SubmitError, TenantId, Time, TransferId,
+    Action, Cause, Class, Completion, Config, Direction, Event, Failure, Fate, Limit, Op, OpStatus, Outcome, PathError,
+    PathId, PathLimits, PathSpec, PeerId, Planner, PortId, RailId, RailSet, Refusal, Report, Request, Slice,
+    SliceBatch, SubmitError, TenantId, Time, TransferId,
 };
 
 const LIMITS: PathLimits = PathLimits {
@@ -113,19 +113,53 @@ fn the_window_bounds_what_is_out_and_its_opening_wakes_the_rail() {
 }
 
 #[test]
-fn credit_bounds_what_is_sent_to_a_remote_rail() {
+fn a_limit_bounds_what_is_written_to_a_port_and_nothing_else() {
     let mut bed = Bed::new(&[(0, 0)]);
-    bed.planner.handle_credit(bed.peer, RailId(0), 10_000);
+    let (port, limit) = (PortId(7), |total| Limit { epoch: 1, total, quantum: 1000 });
+    bed.planner.handle_limit(Some(bed.peer), port, limit(0));
+    bed.planner.handle_port(bed.path((0, 0)), port, false);
+    bed.planner.handle_limit(Some(bed.peer), port, limit(10_000));
     bed.submit(1 << 20);
     let out = bed.poll(0);
     assert_eq!(out.iter().map(|slice| slice.bytes).sum::<u64>(), 10_000);
     bed.complete(&out[0], Outcome::Landed);
     assert_eq!(bed.poll(0), [], "landing is not a grant");
     bed.planner.poll_wakes();
-    bed.planner.handle_credit(bed.peer, RailId(0), 40_000);
+    bed.planner.handle_limit(Some(bed.peer), port, limit(40_000));
     assert!(bed.planner.poll_wakes().contains(RailId(0)));
-    bed.planner.handle_credit(bed.peer, RailId(0), 20_000); // overtaken on the way: ignored
+    bed.planner.handle_limit(Some(bed.peer), port, limit(20_000)); // overtaken on the way: ignored
     assert_eq!(bed.poll(0).iter().map(|slice| slice.bytes).sum::<u64>(), 30_000);
+
+    let read = Request { direction: Direction::Read, ..bed.request(vec![Op::contiguous(0, 0, 5000)]) };
+    bed.planner.submit(read.clone(), bed.now).unwrap();
+    assert_eq!(bed.poll(0).iter().map(|slice| slice.bytes).sum::<u64>(), 5000, "it comes, it does not go");
+    bed.planner.handle_near_port(bed.path((0, 0)), port);
+    bed.planner.handle_limit(None, port, limit(6000));
+    bed.planner.submit(read, bed.now).unwrap();
+    assert_eq!(bed.poll(0).iter().map(|slice| slice.bytes).sum::<u64>(), 1000, "what was on the way counts");
+}
+
+#[test]
+fn what_went_before_the_port_was_known_counts() {
+    let mut bed = Bed::new(&[(0, 0)]);
+    let port = PortId(1);
+    bed.submit(100_000);
+    let out = bed.poll(0);
+    bed.complete(&out[0], Outcome::Landed);
+    bed.planner.handle_port(bed.path((0, 0)), port, true);
+    bed.planner.handle_limit(Some(bed.peer), port, Limit { epoch: 1, total: 0, quantum: 1000 });
+    assert!(bed.planner.review_accounts(bed.now));
+    let (of, at, demand) = bed.planner.poll_demand().unwrap();
+    assert_eq!((of, at, demand.epoch), (Some(bed.peer), port, 1));
+    let sent = out.iter().map(|slice| slice.bytes).sum::<u64>();
+    assert_eq!((demand.used, demand.settled, demand.wanted), (sent, out[0].bytes, 100_000));
+
+    // A port that is known before its path.
+    bed.planner.handle_port(bed.path((1, 1)), PortId(2), true);
+    bed.up((1, 1), spec());
+    bed.planner.handle_limit(Some(bed.peer), PortId(2), Limit { epoch: 1, total: 0, quantum: 1000 });
+    bed.submit(1 << 20);
+    assert_eq!(bed.poll(1), []);
 }
 
 #[test]
@@ -182,6 +216,54 @@ fn success_waits_for_the_fence_of_an_abandoned_path() {
     let report = bed.report().unwrap();
     assert_eq!((report.status, report.bytes, report.retried_bytes, report.lent), (Ok(()), 1000, 1000, false));
     assert_eq!(report.bytes_by_path, [(bed.path((1, 1)), 1000)]);
+}
+
+/// Whether a path is given up within so many milliseconds.
+fn fences(bed: &mut Bed, millis: u64) -> bool {
+    (0..millis / 10).any(|_| {
+        bed.now = bed.now + Duration::from_millis(10);
+        bed.planner.handle_timeout(bed.now);
+        std::iter::from_fn(|| bed.planner.poll_action()).any(|action| matches!(action, Action::Fence(_)))
+    })
+}
+
+#[test]
+fn a_slice_for_which_something_is_made_first_has_not_stalled() {
+    let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+    bed.submit(1000);
+    let slice = bed.poll(0).remove(0);
+    bed.complete(&slice, Outcome::Waits);
+    assert!(!fences(&mut bed, 400));
+    bed.complete(&slice, Outcome::Leaves);
+    assert!(!fences(&mut bed, 80), "its time begins when it leaves");
+    assert!(fences(&mut bed, 50));
+
+    // On a path that failed before, making it is part of the proof.
+    bed.planner.handle_fenced(bed.path((0, 0)), bed.now);
+    let again = bed.poll(1).remove(0);
+    bed.complete(&again, Outcome::Landed);
+    assert!(!fences(&mut bed, 50));
+    bed.up((0, 0), spec());
+    bed.submit(1000);
+    let slice = bed.poll(0).remove(0);
+    bed.complete(&slice, Outcome::Waits);
+    assert!(fences(&mut bed, 150));
+}
+
+#[test]
+fn where_nothing_comes_from_any_path_none_is_blamed_until_one_speaks() {
+    for speaks in [false, true] {
+        let mut bed = Bed::new(&[(0, 0), (1, 1)]);
+        bed.submit(1 << 20);
+        let (slices, others) = (bed.poll(0), bed.poll(1));
+        assert!(!slices.is_empty() && !others.is_empty());
+        assert!(!fences(&mut bed, 200), "a busy peer, or a busy machine");
+        if speaks {
+            bed.complete(&others[0], Outcome::Landed);
+        }
+        assert_eq!(fences(&mut bed, 60), speaks);
+        assert!(speaks || fences(&mut bed, 100), "not for long");
+    }
 }
 
 #[test]
@@ -407,49 +489,4 @@ fn its_own_sleep_is_not_the_paths_fault() {
     let silent = bed.planner.poll_timeout().unwrap();
     bed.planner.handle_timeout(silent);
     assert_eq!(bed.planner.poll_action(), Some(Action::Fence(slice.path)), "but it does not sleep twice");
-}
-
-/// Many senders, one receiver: its ledger's grants bound what all of them together have on the way, and all finish.
-#[test]
-fn a_receivers_ledger_bounds_its_senders() {
-    const BYTES: u64 = 8 << 20;
-    let config = CreditConfig { window_bytes: 512 << 10, quantum_bytes: 128 << 10, ..CreditConfig::default() };
-    let mut ledger = Ledger::new(config.clone());
-    let mut senders: Vec<Bed> = (0..8).map(|_| Bed::new(&[(0, 0)])).collect();
-    // The receiver's names for its senders: it has a planner of its own.
-    let mut own = Planner::new(Config::default(), 1);
-    let names: Vec<PeerId> = senders.iter().map(|_| own.add_peer().unwrap()).collect();
-    for (sender, name) in senders.iter_mut().zip(&names) {
-        sender.planner.handle_credit(sender.peer, RailId(0), 0);
-        sender.submit(BYTES);
-        let deadline = sender.now + Duration::from_secs(1);
-        let demand = Demand { sequence: 1, wanted: BYTES, returned: 0, deadline, tenant: TenantId(0) };
-        ledger.handle_demand(*name, demand, Time(1));
-    }
-    let mut on_the_way: Vec<(usize, Slice)> = Vec::new();
-    let (mut done, mut rounds) = (0, 0);
-    while done < senders.len() {
-        rounds += 1;
-        assert!(rounds < 10_000, "{done} senders done");
-        let now = Time(1) + Duration::from_micros(50 * rounds);
-        while let Some(grant) = ledger.poll_grant(now) {
-            let sender = &mut senders[names.iter().position(|name| *name == grant.peer).unwrap()];
-            sender.planner.handle_credit(sender.peer, RailId(0), grant.granted);
-        }
-        for (index, sender) in senders.iter_mut().enumerate() {
-            sender.now = now;
-            on_the_way.extend(sender.poll(0).into_iter().map(|slice| (index, slice)));
-        }
-        let bytes: u64 = on_the_way.iter().map(|(_, slice)| slice.bytes).sum();
-        assert!(bytes > 0 && bytes <= config.window_bytes, "{bytes} on the way");
-        for (index, slice) in on_the_way.drain(..) {
-            ledger.handle_arrived(names[index], slice.bytes, now);
-            senders[index].complete(&slice, Outcome::Landed);
-            if let Some(report) = senders[index].report() {
-                assert_eq!((report.status, report.bytes), (Ok(()), BYTES));
-                done += 1;
-            }
-        }
-    }
-    assert_eq!(ledger.outstanding(), 0);
 }

@@ -18,6 +18,8 @@ const UNSAFE_MAY: &[&str] = &[
     "transfer/src/integrity.rs",
     "transfer/src/urgent.rs",
     "transfer/tests/verbs_speed.rs",
+    "transfer/tests/gpu.rs",
+    "transfer/cuda/",
     "bench/send-paths/src/",
     "text/gguf/src/file.rs",
     "node/src/backing.rs",

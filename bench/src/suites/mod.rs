@@ -7,10 +7,12 @@ pub mod clients;
 pub mod doctor;
 pub mod faults;
 pub mod fresh;
+pub mod gpu;
 mod guest;
 pub mod hostile;
 pub mod house;
 pub mod identity;
+pub mod incast;
 pub mod kv_moves;
 pub mod late_write;
 mod newcomer;
@@ -120,6 +122,11 @@ pub const ALL: &[Suite] = &[
         run: |setting| Box::pin(async move { rail_faults::run(&setting).await }),
     },
     Suite {
+        name: "incast",
+        promise: "many senders into one slow link: it stays full, is shared by weight, nothing is dropped, and who ignores its credit is cut",
+        run: |setting| Box::pin(async move { incast::run(&setting).await }),
+    },
+    Suite {
         name: "verbs",
         promise: "RDMA on real queue pairs, in the soft-RoCE machine: every byte right over 1, 2 and 4 links, READ and WRITE, 64 queue pairs",
         run: |setting| Box::pin(async move { verbs::run(&setting).await }),
@@ -128,6 +135,11 @@ pub const ALL: &[Suite] = &[
         name: "verbs-speed",
         promise: "over verbs the engine keeps up with a bare loop, and rings fewer doorbells than there are blocks",
         run: |setting| Box::pin(async move { verbs_speed::run(&setting).await }),
+    },
+    Suite {
+        name: "gpu",
+        promise: "device memory moves with every byte right, is imported, exported and flushed as its device allows; SKIPPED without a GPU",
+        run: |setting| Box::pin(async move { gpu::run(&setting).await }),
     },
     Suite {
         name: "hostile",

@@ -219,6 +219,9 @@ fn ended(report: &Report) -> Result<Code, Fault> {
 pub extern "C" fn kvrail_transfer_wait(transfer: Option<&kvrail_transfer>, timeout_ms: i64) -> kvrail_status {
     guard(|| {
         let transfer = &handle(transfer, "transfer")?.transfer;
+        if timeout_ms != 0 {
+            transfer.drive();
+        }
         if !transfer.is_done() && wait(pin!(transfer.finished()), timeout(timeout_ms)).is_none() {
             return Ok(Code::Pending);
         }

@@ -225,6 +225,9 @@ impl Transfer {
     /// Blocks until it has ended; other threads run meanwhile. TimeoutError after `timeout` seconds, and it goes on.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        if timeout.is_none_or(|timeout| timeout > 0.0) {
+            py.detach(|| self.transfer.drive());
+        }
         if !self.transfer.is_done() && !blocked_on(py, self.transfer.finished(), timeout)? {
             return Err(late(timeout));
         }

@@ -26,6 +26,9 @@ use std::ptr::NonNull;
 pub(crate) use mapping::{Mapping, copy, copy_within};
 pub(crate) use streaming::copy_streaming;
 
+use kvrail_cuda::{DeviceMemory, Segment};
+
+use crate::integrity::Crc;
 use crate::transport::rdma::Registrations;
 
 /// Where a region's bytes lie.
@@ -35,6 +38,8 @@ pub enum MemoryKind {
     Shared,
     /// Memory private to this process: anonymous, or [registered](Region::register).
     Host,
+    /// Memory of a GPU: [`Region::device`].
+    Device,
 }
 
 /// Why memory could not be had.
@@ -55,6 +60,10 @@ pub enum MemoryError {
         #[source]
         source: std::io::Error,
     },
+    /// [`Engine::allocate`](crate::Engine::allocate) maps host memory. A device's is allocated or imported on it, and made a region by
+    /// [`Region::device`].
+    #[error("device memory is allocated on a device, not here")]
+    Device,
     /// A peer's file lacks the seals that keep it from shrinking under us.
     #[error("the shared file is not sealed against resizing")]
     NotSealed,
@@ -72,7 +81,14 @@ struct Inner {
     kind: MemoryKind,
     /// Dropped before the mapping.
     registrations: Registrations,
-    mapping: Mapping,
+    memory: Memory,
+}
+
+/// What the bytes are.
+enum Memory {
+    Host(Mapping),
+    /// Never dereferenced: bytes move by the device's copies, or by NICs.
+    Device(DeviceMemory),
 }
 
 /// A region that may be gone.
@@ -94,6 +110,7 @@ impl Region {
         let mapping = match kind {
             MemoryKind::Shared => Mapping::memfd(len)?,
             MemoryKind::Host => Mapping::anonymous(len)?,
+            MemoryKind::Device => return Err(MemoryError::Device),
         };
         Ok(Self::of(mapping, kind))
     }
@@ -132,6 +149,23 @@ impl Region {
         Ok(Self::of(mapping, MemoryKind::Host))
     }
 
+    /// Makes a region of device memory, allocated on the device or imported from whoever allocated it: no byte is copied.
+    ///
+    /// It can be lent and moved as any other. Over TCP and from shared memory its bytes pass through pinned host memory; a NIC reaches
+    /// them directly where the device, the kernel and libibverbs allow (docs/transfer.md). Peers on the same host cannot map it.
+    ///
+    /// ```no_run
+    /// use kvrail_transfer::{Region, gpu::Gpus};
+    ///
+    /// let memory = Gpus::open()?.device(0)?.allocate(1 << 30)?; // typed errors where there is no driver, no device, no room
+    /// let region = Region::device(memory);
+    /// # Ok::<(), kvrail_transfer::gpu::Error>(())
+    /// ```
+    #[must_use]
+    pub fn device(memory: DeviceMemory) -> Self {
+        Self::with(Memory::Device(memory), MemoryKind::Device)
+    }
+
     /// A region over memory that stays for ever, and an owner to watch.
     #[cfg(test)]
     pub(crate) fn of_static(bytes: &'static mut [u8], owner: impl Send + Sync + 'static) -> Self {
@@ -141,10 +175,14 @@ impl Region {
     }
 
     fn of(mapping: Mapping, kind: MemoryKind) -> Self {
+        Self::with(Memory::Host(mapping), kind)
+    }
+
+    fn with(memory: Memory, kind: MemoryKind) -> Self {
         // Ids are unique in the process, not only in an engine, so that a region handed to a wrong engine is noticed.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::new(Inner { id, kind, registrations: Registrations::default(), mapping }))
+        Self(Arc::new(Inner { id, kind, registrations: Registrations::default(), memory }))
     }
 
     /// Number of the region, unique in this process.
@@ -159,16 +197,23 @@ impl Region {
         self.0.kind
     }
 
-    /// First byte; 2 MiB aligned if it was allocated here, valid for [`len`](Self::len) bytes as long as a clone lives.
+    /// First byte; 2 MiB aligned if it was allocated here, valid for [`len`](Self::len) bytes as long as a clone lives. Of device memory it
+    /// is the device's address: the host must not dereference it.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.0.mapping.base()
+        match &self.0.memory {
+            Memory::Host(mapping) => mapping.base(),
+            Memory::Device(memory) => std::ptr::without_provenance_mut(memory.address().0 as usize),
+        }
     }
 
     /// Length in bytes, as asked for.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.mapping.len()
+        match &self.0.memory {
+            Memory::Host(mapping) => mapping.len(),
+            Memory::Device(memory) => memory.len() as usize,
+        }
     }
 
     /// Never: a region has at least a byte.
@@ -180,9 +225,10 @@ impl Region {
     /// Copies `to.len()` bytes out of the region.
     ///
     /// # Panics
-    /// If the range passes the end.
+    /// If the range passes the end, and if the region is [device memory](Self::device): its device's lanes copy that
+    /// ([`try_read`](Self::try_read)).
     pub fn read(&self, offset: u64, to: &mut [u8]) {
-        let from = self.0.mapping.at(offset, to.len() as u64).expect("range inside the region");
+        let from = self.at(offset, to.len() as u64).expect("range inside a region of host memory");
         // SAFETY: `at` proved the source range; the destination is an exclusive slice, so it cannot overlap a mapping
         // that is never lent out as a slice.
         unsafe { copy(from, to.as_mut_ptr(), to.len()) }
@@ -191,11 +237,55 @@ impl Region {
     /// Copies `from` into the region.
     ///
     /// # Panics
-    /// If the range passes the end.
+    /// As [`read`](Self::read).
     pub fn write(&self, offset: u64, from: &[u8]) {
-        let to = self.0.mapping.at(offset, from.len() as u64).expect("range inside the region");
+        let to = self.at(offset, from.len() as u64).expect("range inside a region of host memory");
         // SAFETY: as in `read`, with the roles exchanged.
         unsafe { copy(from.as_ptr(), to, from.len()) }
+    }
+
+    /// As [`read`](Self::read), of device memory too; blocks while the device copies.
+    ///
+    /// # Errors
+    /// What the device's driver says.
+    ///
+    /// # Panics
+    /// If the range passes the end.
+    pub fn try_read(&self, offset: u64, to: &mut [u8]) -> Result<(), kvrail_cuda::Error> {
+        let Some(memory) = self.device_memory() else {
+            self.read(offset, to);
+            return Ok(());
+        };
+        let address = memory.at(offset, to.len() as u64).expect("range inside the region");
+        let mut rest = to;
+        memory.device().lane()?.pull(memory, [Segment { address, len: rest.len() as u64 }], |from, len| {
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(len);
+            // SAFETY: `len` bytes of a pinned chunk that is ours for the call; the destination is an exclusive slice.
+            unsafe { copy(from, part.as_mut_ptr(), len) };
+            rest = after;
+        })
+    }
+
+    /// As [`write`](Self::write), of device memory too; blocks until the bytes are on the device.
+    ///
+    /// # Errors
+    /// What the device's driver says.
+    ///
+    /// # Panics
+    /// If the range passes the end.
+    pub fn try_write(&self, offset: u64, from: &[u8]) -> Result<(), kvrail_cuda::Error> {
+        let Some(memory) = self.device_memory() else {
+            self.write(offset, from);
+            return Ok(());
+        };
+        let address = memory.at(offset, from.len() as u64).expect("range inside the region");
+        let mut rest = from;
+        memory.device().lane()?.push(memory, [Segment { address, len: rest.len() as u64 }], |to, len| {
+            let (part, after) = rest.split_at(len);
+            // SAFETY: as in `try_read`, with the roles exchanged.
+            unsafe { copy(part.as_ptr(), to, len) };
+            rest = after;
+        })
     }
 
     /// Has the kernel back the whole region with memory now, in the background, at a measured pace.
@@ -216,13 +306,55 @@ impl Region {
         &self.0.registrations
     }
 
-    pub(crate) fn mapping(&self) -> &Mapping {
-        &self.0.mapping
+    /// Address in host memory of `offset`, if the `len` bytes from there lie inside; none of device memory.
+    pub(crate) fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        match &self.0.memory {
+            Memory::Host(mapping) => mapping.at(offset, len),
+            Memory::Device(_) => None,
+        }
+    }
+
+    /// Whether `len` bytes from `offset` on lie in it.
+    pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len() as u64)
+    }
+
+    /// CRC32 of ranges, offset and length each; none where one passes the end or a device does not give its bytes.
+    pub(crate) fn crc(&self, mut ranges: impl Iterator<Item = (u64, u64)>) -> Option<u32> {
+        let mut crc = Crc::default();
+        if let Some(memory) = self.device_memory() {
+            let segments = ranges.map(|(offset, len)| Some(Segment { address: memory.at(offset, len)?, len }));
+            let segments: Vec<Segment> = segments.collect::<Option<_>>()?;
+            let lane = memory.device().lane();
+            // SAFETY: a chunk of pinned memory that is ours for the call.
+            let pulled = lane.and_then(|lane| lane.pull(memory, segments, |base, len| unsafe { crc.add(base, len) }));
+            pulled.inspect_err(|error| tracing::warn!(%error, "a device does not give its bytes")).ok()?;
+        } else {
+            ranges.try_for_each(|(offset, len)| {
+                let base = self.at(offset, len)?;
+                // SAFETY: `at` proved the range, and whoever calls holds the region.
+                unsafe { crc.add(base, len as usize) };
+                Some(())
+            })?;
+        }
+        Some(crc.finish())
+    }
+
+    /// The device memory that it is, if it is.
+    #[must_use]
+    pub fn device_memory(&self) -> Option<&DeviceMemory> {
+        match &self.0.memory {
+            Memory::Host(_) => None,
+            Memory::Device(memory) => Some(memory),
+        }
     }
 
     /// Read-only handle of the memfd, to be passed to a peer.
     pub(crate) fn share(&self) -> Option<BorrowedFd<'_>> {
-        self.0.mapping.share().map(AsFd::as_fd)
+        match &self.0.memory {
+            Memory::Host(mapping) => mapping.share().map(AsFd::as_fd),
+            Memory::Device(_) => None,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Weak;
 use std::thread;
 use std::time::Instant;
 
-use super::Inner;
+use super::{Inner, Memory};
 
 /// Bytes a call: some ten microseconds, because the address space is locked meanwhile.
 const STEP: usize = 256 << 10;
@@ -26,9 +26,14 @@ pub(super) fn spawn(region: Weak<Inner>) {
 fn run(region: &Weak<Inner>) {
     let mut at = 0;
     // The region is let go of between steps, so that dropping it does not wait for this.
-    while let Some(inner) = region.upgrade().filter(|inner| at < inner.mapping.len()) {
+    while let Some(inner) = region.upgrade() {
+        // A device's memory is there when it is allocated.
+        let Memory::Host(mapping) = &inner.memory else { return };
+        if at >= mapping.len() {
+            return;
+        }
         let began = Instant::now();
-        if let Err(error) = inner.mapping.populate(at, STEP) {
+        if let Err(error) = mapping.populate(at, STEP) {
             tracing::debug!(%error, at, "a region is populated no further");
             return;
         }

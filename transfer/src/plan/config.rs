@@ -17,6 +17,8 @@ pub struct Config {
     pub alone_factor: u32,
     /// A path of which nothing was heard for so long gets one small slice first.
     pub probe_after: Duration,
+    /// What it takes until another rail's worker has heard of work: a path that would be done so much later takes it all the same.
+    pub hand_over: Duration,
     /// A slice that has not completed for this long, and for [`Self::stall_factor`] times what was expected, has stalled, where
     /// another path can take it.
     pub stall_min: Duration,
@@ -24,6 +26,10 @@ pub struct Config {
     pub stall_min_alone: Duration,
     /// See [`Self::stall_min`].
     pub stall_factor: u32,
+    /// The same where nothing came from any other path either, although slices are out on them: the peer, or this machine, may be busy.
+    pub stall_min_silent: Duration,
+    /// The same while something is made for a path's first slices.
+    pub stall_min_waiting: Duration,
     /// Attempts of one range, at most, before its transfer fails.
     pub attempts_max: u8,
     /// How many of them may fail their checksum: chance does not damage the same bytes this often, so the sender's memory or
@@ -45,6 +51,8 @@ pub struct Config {
     pub ops_max: usize,
     /// Peers, at most.
     pub peers_max: usize,
+    /// Sends without regard to receivers' limits; for tests of what becomes of such a sender.
+    pub ignores_limits: bool,
 }
 
 impl Default for Config {
@@ -54,9 +62,12 @@ impl Default for Config {
             floor_time: Duration::from_millis(8),
             alone_factor: 4,
             probe_after: Duration::from_secs(1),
+            hand_over: Duration::from_micros(20),
             stall_min: Duration::from_millis(100),
             stall_min_alone: Duration::from_secs(2),
             stall_factor: 8,
+            stall_min_silent: Duration::from_millis(300),
+            stall_min_waiting: Duration::from_millis(500),
             attempts_max: 8,
             corrupt_max: 4,
             path_failures_max: 3,
@@ -67,6 +78,7 @@ impl Default for Config {
             transfers_max: 1 << 16,
             ops_max: 1 << 24,
             peers_max: 1 << 12,
+            ignores_limits: false,
         }
     }
 }

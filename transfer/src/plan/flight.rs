@@ -7,10 +7,12 @@ use super::slice::{Fleet, delay_target};
 use super::{Action, Cause, Completion, Failure, Fate, Outcome, PathId, PathIx, PeerId, SliceId, Time};
 
 impl Planner {
-    /// Attempts ended. Order, batching and repetition do not matter.
+    /// News of attempts. Order, batching and repetition do not matter.
     pub fn handle_completions(&mut self, completions: &[Completion], now: Time) {
         for completion in completions {
             match completion.outcome {
+                Outcome::Waits => self.on_waiting(completion.slice, now),
+                Outcome::Leaves => self.on_leaving(completion.slice, now),
                 Outcome::Landed => self.on_landed(completion.slice, now),
                 Outcome::Failed(cause, Fate::Settled) => self.on_settled(completion.slice, cause, now),
                 Outcome::Failed(cause, Fate::MayLand) => self.on_in_doubt(completion.slice, cause, now),
@@ -25,7 +27,7 @@ impl Planner {
             self.open_circuit(ix, Cause::PathFault, now);
         }
         while let Some(oldest) = self.paths.get(ix).and_then(|path| path.oldest) {
-            let Some(attempt) = self.take_attempt(oldest) else { break };
+            let Some(attempt) = self.take_attempt(oldest, false) else { break };
             if let Some(cause) = attempt.held {
                 self.give_back(&attempt, cause, now);
             }
@@ -38,8 +40,25 @@ impl Planner {
         self.forget_peer_if_over(id.peer);
     }
 
+    fn on_waiting(&mut self, slice: SliceId, now: Time) {
+        let Some(attempt) = self.attempts.get_mut(slice) else { return };
+        attempt.waits = true;
+        let path = attempt.path;
+        self.arm_path(path, now);
+    }
+
+    /// Its time begins anew: making what it waited for says nothing of the path.
+    fn on_leaving(&mut self, slice: SliceId, now: Time) {
+        let Some(attempt) = self.attempts.get_mut(slice) else { return };
+        let Some(path) = self.paths.get_mut(attempt.path) else { return };
+        attempt.waits = false;
+        attempt.sent = path.rate.on_sent(now, path.in_flight_bytes - attempt.bytes);
+        let path = attempt.path;
+        self.arm_path(path, now);
+    }
+
     fn on_landed(&mut self, slice: SliceId, now: Time) {
-        let Some(attempt) = self.take_attempt(slice) else { return };
+        let Some(attempt) = self.take_attempt(slice, true) else { return };
         if !attempt.abandoned {
             self.learn(&attempt, now);
         }
@@ -54,7 +73,7 @@ impl Planner {
     }
 
     fn on_settled(&mut self, slice: SliceId, cause: Cause, now: Time) {
-        let Some(attempt) = self.take_attempt(slice) else { return };
+        let Some(attempt) = self.take_attempt(slice, false) else { return };
         if attempt.held.is_some() {
             self.give_back(&attempt, cause, now);
         }
@@ -126,6 +145,7 @@ impl Planner {
             self.abandon(slice, cause, now);
         }
         self.arm_path(ix, now);
+        self.touch_accounts(id.peer);
         self.wake_peer(id.peer);
         needs_fence
     }
@@ -183,20 +203,22 @@ impl Planner {
         if !alternative {
             retry.not_before = now + self.config.slice_backoff.wait(u32::from(retry.attempts) - 1, &mut self.rng);
         }
-        if let Some(transfer) = self.transfers.get_mut(id) {
-            transfer.retries.push_back(retry);
-        }
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        transfer.retries.push_back(retry);
+        let direction = transfer.request.direction;
         self.arm_retry(id, now);
         if let Some(known) = self.peers.get_mut(peer) {
-            known.add_pending(retry.bytes, now);
+            known.add_pending(direction, retry.bytes, now);
         }
+        self.touch_accounts(peer);
         self.enqueue(id);
         self.wake_peer(peer);
     }
 
-    /// Takes an attempt out of the table and of its path's list.
-    fn take_attempt(&mut self, slice: SliceId) -> Option<Attempt> {
+    /// Takes an attempt that landed, or never will, out of the table and of its path's list.
+    fn take_attempt(&mut self, slice: SliceId, landed: bool) -> Option<Attempt> {
         let attempt = self.attempts.remove(slice)?;
+        self.accounts.on_settled(attempt.account, attempt.bytes, landed);
         if let Some(older) = attempt.older.and_then(|older| self.attempts.get_mut(older)) {
             older.newer = attempt.newer;
         }
@@ -230,10 +252,10 @@ impl Planner {
     pub(super) fn arm_path(&mut self, ix: PathIx, now: Time) {
         let Some(path) = self.paths.get(ix) else { return };
         let at = match path.state {
-            State::Up | State::Probing => path.oldest.and_then(|oldest| self.attempts.get(oldest)).map(|oldest| {
-                let alone = self.is_alone(path);
-                oldest.sent.at() + path.patience(&self.config, alone)
-            }),
+            State::Up | State::Probing => path
+                .oldest
+                .and_then(|oldest| self.attempts.get(oldest))
+                .map(|oldest| oldest.sent.at() + self.patience(path, oldest)),
             State::Resting(until) => Some(until),
             State::Fencing | State::Opening => None,
         };
@@ -272,9 +294,13 @@ impl Planner {
     fn check_stall(&mut self, ix: PathIx, due: Time, now: Time) {
         let Some(path) = self.paths.get(ix) else { return };
         let Some(oldest) = path.oldest.and_then(|oldest| self.attempts.get(oldest)) else { return };
-        let patience = path.patience(&self.config, self.is_alone(path));
+        let patience = self.patience(path, oldest);
         if now.since(oldest.sent.at()) < patience {
             return self.arm_path(ix, now);
+        }
+        // Where nothing comes from any, it may not be this path's fault.
+        if self.all_are_silent(ix, oldest.sent.at()) && now.since(oldest.sent.at()) < self.config.stall_min_silent {
+            return self.set_path_timer(ix, Some(now + patience / 4), now);
         }
         // A planner that was itself held up has not looked at what arrived meanwhile: it looks once more.
         let overslept = now.since(due) > patience / 4;
@@ -287,6 +313,22 @@ impl Planner {
         self.trip(ix, Cause::Timeout, now);
     }
 
+    /// How long an attempt may take on a path. While the path's first slices wait for what is made for them, that takes what it takes; on a
+    /// path that failed before, making it is part of the proof.
+    fn patience(&self, path: &Path, attempt: &Attempt) -> std::time::Duration {
+        let patience = path.patience(&self.config, self.is_alone(path));
+        let waits = attempt.waits && path.state == State::Up;
+        if waits { patience.max(self.config.stall_min_waiting) } else { patience }
+    }
+
+    /// Other paths to the peer have slices out, and nothing was heard of any since then.
+    fn all_are_silent(&self, ix: PathIx, since: Time) -> bool {
+        let Some(peer) = self.paths.get(ix).and_then(|path| self.peers.get(path.id.peer)) else { return false };
+        let others = peer.paths.iter().filter(|other| **other != ix).filter_map(|other| self.paths.get(*other));
+        let mut busy = others.filter(|other| other.is_usable() && other.in_flight > 0).peekable();
+        busy.peek().is_some() && busy.all(|other| other.heard_at <= since)
+    }
+
     /// No other path to its peer is usable.
     fn is_alone(&self, path: &Path) -> bool {
         let Some(peer) = self.peers.get(path.id.peer) else { return true };
@@ -295,7 +337,7 @@ impl Planner {
     }
 
     /// The usable paths to a peer, of its best tier.
-    fn best_tier(&self, peer: PeerId) -> impl Iterator<Item = &Path> {
+    pub(super) fn best_tier(&self, peer: PeerId) -> impl Iterator<Item = &Path> {
         let paths = self.peers.get(peer).map_or(&[][..], |peer| &peer.paths);
         let usable = paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable());
         let tier = usable.clone().map(|path| path.spec.tier).min();

@@ -17,13 +17,16 @@
 //! | `coalesce` | descriptors → pieces, lazily |
 //! | `slice` | size of a slice, cost of a path, when a rail steps back |
 //! | `rate`, `window`, `path` | estimates, bytes in flight, life of a path with its circuit |
-//! | `credit` | the receiver's side: who may send how much to one of our NICs; its grants are the sender's `handle_credit` |
+//! | `credit` | the receiver's side of credits: who may send how much to one of our NICs |
+//! | `account` | the sender's side: what was used of a NIC, what may be, what is to be told; `accounts` in the planner |
 //! | `sim` | a network in virtual time under the real planner, for tests and simulators |
 //! | `retry`, `classes`, `transfer` | where failures go, whose turn it is, what is left of one transfer |
 //!
 //! **Invariants.** Each op is reported exactly once. A transfer is `Quiesced` only when each attempt of it has completed or its path
 //! was fenced after. Memory does not grow with the number of runs in a descriptor.
 
+mod account;
+mod accounts;
 mod classes;
 mod coalesce;
 mod config;
@@ -43,9 +46,10 @@ mod transfer;
 mod types;
 mod window;
 
+pub use account::{Account, Demand, Limit};
 pub use coalesce::{Side, runs};
 pub use config::Config;
-pub use credit::{CreditConfig, Demand, Grant, Ledger};
+pub use credit::{CreditConfig, Ledger};
 pub use op::{Op, OpError, Strided};
 use path::PathIx;
 pub use planner::{Gauges, PathError, PathView, Planner};
@@ -54,6 +58,6 @@ pub(crate) use retry::Rng;
 pub use time::Time;
 pub use types::{
     Action, Cause, Class, Completion, Direction, Event, Failure, Fate, OpStatus, Outcome, PathId, PathLimits, PathSpec,
-    PeerId, Piece, RailId, RailSet, Refusal, Report, Request, Slice, SliceBatch, SliceId, SubmitError, TenantId,
-    TransferId,
+    PeerId, Piece, PortId, RailId, RailSet, Refusal, Report, Request, Slice, SliceBatch, SliceId, SubmitError,
+    TenantId, TransferId,
 };

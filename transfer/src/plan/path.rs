@@ -11,17 +11,18 @@
 
 use std::time::Duration;
 
+use super::accounts::AccountIx;
 use super::rate::{Rate, Sent};
 use super::retry::Rng;
 use super::slots::Key;
 use super::time::nanos;
 use super::window::Window;
-use super::{Config, PathId, PathSpec, RailId, SliceId, Time};
+use super::{Config, Direction, PathId, PathSpec, RailId, SliceId, Time};
 
 /// A slow path's window is no smaller than this, in bytes.
 const WINDOW_LEAST: u64 = 256 << 10;
 /// Slices of a path whose rate is being found are no larger than this, in bytes.
-pub(crate) const START_BYTES: u64 = 64 << 10;
+const START_BYTES: u64 = 64 << 10;
 
 /// A path's place in the planner's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +74,11 @@ pub(crate) struct Path {
     pub(crate) blocked: bool,
     /// From when until when this rail leaves the work to faster ones.
     pub(crate) declines: Option<(Time, Time)>,
+    /// Account with the peer's NIC, which our writes go to, and with our own, which our reads come to; where there is one.
+    pub(crate) far: Option<AccountIx>,
+    pub(crate) near: Option<AccountIx>,
+    /// Bytes handed out before there was an account, written and read.
+    pub(crate) unaccounted: [u64; 2],
     /// The one timer of this path, where armed.
     pub(crate) timer: Option<Time>,
     /// One late check was forgiven because the planner itself was not run in time.
@@ -98,6 +104,9 @@ impl Path {
             heard_at: now,
             blocked: false,
             declines: None,
+            far: None,
+            near: None,
+            unaccounted: [0; 2],
             timer: None,
             forgiven: false,
             failures: 0,
@@ -145,14 +154,28 @@ impl Path {
     /// transport is content with as much.
     fn window_bytes(&self) -> u64 {
         if self.rate.is_starting() {
-            START_BYTES + self.rate.delivered().min(self.spec.limits.window_min.saturating_sub(START_BYTES))
+            let (first, least) = (self.start_bytes(), self.spec.limits.window_min);
+            first + self.rate.delivered().min(least.saturating_sub(first))
         } else {
             self.window.bytes()
         }
     }
 
+    /// Bytes of a slice while the rate is being found.
+    pub(crate) fn start_bytes(&self) -> u64 {
+        START_BYTES.min(self.spec.limits.window_min).max(1)
+    }
+
     pub(crate) fn local(&self) -> RailId {
         self.id.local
+    }
+
+    /// The account that bytes of this direction are debited to.
+    pub(crate) fn account(&self, direction: Direction) -> Option<AccountIx> {
+        match direction {
+            Direction::Write => self.far,
+            Direction::Read => self.near,
+        }
     }
 
     /// May new slices be bound to it?
@@ -198,6 +221,12 @@ impl Path {
         let full = self.in_flight >= limits.slices_max || self.state == State::Probing;
         let left = self.window_bytes().saturating_sub(self.in_flight_bytes);
         (!full && left >= floor).then_some(left)
+    }
+
+    /// How much of a slice of `whole` bytes goes where `room` is left. Windows are estimates: one that takes half of it takes it all, and
+    /// what is less waits where two are under way. Slices that are cut to fit cost as much as whole ones.
+    pub(crate) fn fits(&self, whole: u64, room: u64) -> Option<u64> {
+        if room >= whole / 2 { Some(whole) } else { (self.in_flight < 2).then_some(room) }
     }
 
     /// Is it one of which too little is known to trust it with more than a small slice?
@@ -277,6 +306,15 @@ mod tests {
         path.in_flight_bytes = 1;
         path.state = State::Probing;
         assert_eq!(path.room(1), None, "one probe at a time");
+    }
+
+    #[test]
+    fn a_slice_is_cut_only_where_the_path_would_fall_idle() {
+        let mut path = path(&Config::default());
+        path.in_flight = 2;
+        assert_eq!([60, 50, 49, 0].map(|room| path.fits(100, room)), [Some(100), Some(100), None, None]);
+        path.in_flight = 1;
+        assert_eq!(path.fits(100, 49), Some(49));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use super::accounts::{AccountIx, Accounts};
 use super::classes::Classes;
 use super::coalesce::Cursor;
 use super::path::{Path, State};
@@ -12,8 +13,8 @@ use super::slice::Fleet;
 use super::slots::Slots;
 use super::transfer::Transfer;
 use super::{
-    Action, Cause, Config, Event, Failure, PathId, PathIx, PathSpec, PeerId, RailId, RailSet, Request, SliceId,
-    SubmitError, TenantId, Time, TransferId,
+    Action, Cause, Config, Direction, Event, Failure, PathId, PathIx, PathSpec, PeerId, RailId, RailSet, Request,
+    SliceId, SubmitError, TenantId, Time, TransferId,
 };
 
 /// The transfer planner: see the [module](super) for its rules.
@@ -57,6 +58,7 @@ pub struct Planner {
     pub(super) classes: Classes,
     pub(super) round: u64,
     pub(super) wakes: RailSet,
+    pub(super) accounts: Accounts,
     tenant_weights: Vec<(TenantId, u32)>,
     timers: BTreeSet<(Time, Timer)>,
     actions: VecDeque<Action>,
@@ -74,27 +76,27 @@ pub(super) struct Peer {
     pub(super) busy_since: Time,
     /// Rails that left the rest to faster ones.
     pub(super) declined: RailSet,
-    /// By remote rail: bytes granted and handed out, both since the peer came.
-    pub(super) credits: Vec<Credit>,
+    /// Of the pending bytes, those that are to be read.
+    pub(super) reads: u64,
+    /// Of the latest transfer.
+    pub(super) tenant: TenantId,
     transfers: u32,
     lost: bool,
 }
 
 impl Peer {
-    pub(super) fn add_pending(&mut self, bytes: u64, now: Time) {
+    pub(super) fn add_pending(&mut self, direction: Direction, bytes: u64, now: Time) {
         if self.pending == 0 {
             self.busy_since = now;
         }
         self.pending += bytes;
+        self.reads += if direction == Direction::Read { bytes } else { 0 };
     }
-}
 
-/// One remote rail's credit, in cumulative bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Credit {
-    pub(super) rail: RailId,
-    pub(super) granted: u64,
-    pub(super) sent: u64,
+    pub(super) fn take_pending(&mut self, direction: Direction, bytes: u64) {
+        self.pending -= bytes;
+        self.reads -= if direction == Direction::Read { bytes } else { 0 };
+    }
 }
 
 /// One slice under way.
@@ -108,10 +110,14 @@ pub(super) struct Attempt {
     pub(super) attempt: u8,
     /// Attempts before it that failed their checksum.
     pub(super) corrupt: u8,
+    /// It is not on its way yet.
+    pub(super) waits: bool,
     /// Its path has failed it: its range goes to another attempt, but it may still land.
     pub(super) abandoned: bool,
     /// Why, where the other attempt waits until this one can touch nothing any more; landing, it still counts.
     pub(super) held: Option<Cause>,
+    /// What it was debited to.
+    pub(super) account: Option<AccountIx>,
     pub(super) older: Option<SliceId>,
     pub(super) newer: Option<SliceId>,
 }
@@ -122,6 +128,7 @@ pub(super) enum Timer {
     Retry(TransferId),
     Path(PathIx),
     Wake(RailId),
+    Account(AccountIx),
 }
 
 /// Why a path was not taken.
@@ -179,6 +186,7 @@ impl Planner {
             classes: Classes::new(config.class_weights),
             round: 0,
             wakes: RailSet::default(),
+            accounts: Accounts::default(),
             tenant_weights: Vec::new(),
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
@@ -224,7 +232,10 @@ impl Planner {
         }
         let peer = self.peers.get_mut(id.peer).filter(|peer| !peer.lost).ok_or(PathError::UnknownPeer)?;
         match find_path(&self.paths, peer, id) {
-            None => peer.paths.push(self.paths.insert(Path::new(id, spec, &self.config, now))),
+            None => {
+                peer.paths.push(self.paths.insert(Path::new(id, spec, &self.config, now)));
+                self.set_early_ports(id);
+            }
             Some(ix) => {
                 if let Some(path) = self.paths.get_mut(ix) {
                     match path.state {
@@ -241,6 +252,7 @@ impl Planner {
             self.arm_path(ix, now);
         }
         self.wakes.insert(id.local);
+        self.touch_accounts(id.peer);
         Ok(())
     }
 
@@ -272,19 +284,6 @@ impl Planner {
             self.drop_if_over(ix, now);
         }
         self.forget_peer_if_over(id);
-    }
-
-    /// The receiver's grant for one of its rails: `granted` payload bytes in all since the peer came (cumulative, so that loss and
-    /// repetition do no harm; a lower value than before is ignored). A rail that was never granted anything is not limited.
-    pub fn handle_credit(&mut self, peer: PeerId, remote: RailId, granted: u64) {
-        let Some(known) = self.peers.get_mut(peer).filter(|_| usize::from(remote.0) < RailId::MAX_RAILS) else {
-            return;
-        };
-        match known.credits.iter_mut().find(|credit| credit.rail == remote) {
-            Some(credit) => credit.granted = credit.granted.max(granted),
-            None => known.credits.push(Credit { rail: remote, granted, sent: 0 }),
-        }
-        self.wake_peer(peer);
     }
 
     /// Weight of a tenant in every class, from its next flow on; 1 if never set. At most 1,024 tenants have one of their own.
@@ -327,11 +326,14 @@ impl Planner {
 
         self.ops += bytes.len();
         let (peer, deadline) = (request.peer, request.deadline);
+        let (direction, tenant) = (request.direction, request.tenant);
         let id = self.transfers.insert(Transfer::new(request, bytes, now));
         if let Some(known) = self.peers.get_mut(peer) {
             known.transfers += 1;
-            known.add_pending(total, now);
+            known.add_pending(direction, total, now);
+            known.tenant = tenant;
         }
+        self.touch_accounts(peer);
         self.timers.insert((deadline, Timer::Deadline(id)));
         if total == 0 {
             self.settle(id, now);
@@ -368,6 +370,7 @@ impl Planner {
             match timer {
                 Timer::Deadline(id) => self.fail(id, Failure::Deadline, None, now),
                 Timer::Wake(rail) => self.wakes.insert(rail),
+                Timer::Account(ix) => self.accounts.touch(ix),
                 Timer::Path(ix) => self.on_path_timer(ix, at, now),
                 Timer::Retry(id) => {
                     let Some(transfer) = self.transfers.get_mut(id) else { continue };
@@ -488,14 +491,16 @@ impl Planner {
         self.dequeue(id);
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         if let Some(peer) = self.peers.get_mut(transfer.request.peer) {
-            peer.pending -= transfer.pending();
+            peer.take_pending(transfer.request.direction, transfer.pending());
         }
+        let peer = transfer.request.peer;
         self.ops -= transfer.op_count();
         self.timers.remove(&(transfer.request.deadline, Timer::Deadline(id)));
         if let Some(at) = transfer.retry_timer.take() {
             self.timers.remove(&(at, Timer::Retry(id)));
         }
         let report = transfer.end(status, culprit, now);
+        self.touch_accounts(peer);
         self.events.push_back(Event::Done(id, Box::new(report)));
     }
 
@@ -515,6 +520,7 @@ impl Planner {
     pub(super) fn forget_peer_if_over(&mut self, id: PeerId) {
         if self.peers.get(id).is_some_and(|peer| peer.lost && peer.paths.is_empty() && peer.transfers == 0) {
             self.peers.remove(id);
+            self.accounts.forget(id);
         }
     }
 }

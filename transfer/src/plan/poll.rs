@@ -7,6 +7,7 @@ use super::path::Path;
 use super::planner::{Attempt, Peer, Planner, Timer, is_hopeless};
 use super::retry::Retry;
 use super::slice::{Fleet, cost_ns, floor, size};
+use super::time::nanos;
 use super::{Failure, PathIx, RailId, Request, Slice, SliceBatch, Time, TransferId};
 
 /// Where the next slice of a transfer comes from.
@@ -111,16 +112,17 @@ impl Planner {
             if path.id.local != local || path.spec.tier != tier || !path.is_usable() || penalty == u32::MAX {
                 continue;
             }
-            let credit = peer.credits.iter().find(|credit| credit.rail == path.id.remote);
-            let credit = credit.map_or(u64::MAX, |credit| credit.granted.saturating_sub(credit.sent));
-            let room = path
-                .room(floor(&self.config, path).min(peer.pending).max(1))
-                .map(|room| room.min(credit))
-                .filter(|room| *room > 0);
-            let Some(room) = room else {
+            let credit = self.room_of(path.account(request.direction));
+            // What goes the other way has another credit, and may wait behind it.
+            luckless |= credit == 0 && peer.reads > 0 && peer.reads < peer.pending;
+            let probe = path.wants_probe(&self.config, now);
+            let whole = size(&self.config, path, &fleet, peer.pending, probe).min(peer.pending);
+            let room = path.room(floor(&self.config, path).min(peer.pending).min(credit).max(1));
+            let bytes = room.and_then(|room| path.fits(whole, room)).map_or(0, |bytes| bytes.min(credit));
+            if bytes == 0 {
                 full = Some(ix);
                 continue;
-            };
+            }
             let elsewhere = |retry: &Retry| mates().any(|other| !retry.avoids(&other.id));
             let ready = |retry: &Retry| retry.not_before <= now && (!retry.avoids(&path.id) || !elsewhere(retry));
             let source = match transfer.retries.iter().position(ready) {
@@ -131,8 +133,6 @@ impl Planner {
                     continue;
                 }
             };
-            let probe = path.wants_probe(&self.config, now);
-            let bytes = size(&self.config, path, &fleet, peer.pending, probe).min(room).min(peer.pending);
             let cost = cost_ns(path, bytes, penalty, probe, now);
             if best.is_none_or(|(least, ..)| cost < least) {
                 best = Some((cost, ix, source, bytes));
@@ -147,9 +147,10 @@ impl Planner {
         let retry = if let Source::Retry(at) = source { transfer.retries.get(at) } else { None };
         let other = |path: &&Path| path.id.local != local && !retry.is_some_and(|retry| retry.avoids(&path.id));
         let others = || mates().filter(other).map(with_distance);
+        let worth = cost - nanos(self.config.hand_over) as f64;
         // All of it, spread evenly; and one slice whole, for work does not spread below slices.
-        let sooner = Fleet::of(others(), now).drain_ns(peer.pending) < cost
-            && others().any(|(path, distance)| cost_ns(path, bytes, distance, false, now) < cost);
+        let sooner = Fleet::of(others(), now).drain_ns(peer.pending) < worth
+            && others().any(|(path, distance)| cost_ns(path, bytes, distance, false, now) < worth);
         if sooner && self.declines(path, cost, now) {
             return Choice::Blocked;
         }
@@ -182,6 +183,10 @@ impl Planner {
 
     /// Makes the slice.
     fn hand_out(&mut self, id: TransferId, plan: &Plan, now: Time, out: &mut SliceBatch) -> u64 {
+        let (Some(transfer), Some(path)) = (self.transfers.get(id), self.paths.get(plan.path)) else { return 0 };
+        // A crumb comes along where credit allows it.
+        let spare = self.room_of(path.account(transfer.request.direction)).saturating_sub(plan.bytes);
+        let crumb = floor(&self.config, path).min(plan.bytes / 4).min(spare); // its path was chosen for this size
         let (Some(transfer), Some(path)) = (self.transfers.get_mut(id), self.paths.get_mut(plan.path)) else {
             return 0;
         };
@@ -195,16 +200,17 @@ impl Planner {
             Source::Fresh => (&mut transfer.cursor, &mut transfer.unsent, 0, 0),
         };
         let start = *cursor;
-        let crumb = floor(&self.config, path).min(plan.bytes / 4); // its path was chosen for this size
         let bytes = cursor.take(&transfer.request.ops, plan.bytes, *budget, crumb, &path.spec.limits, &mut out.pieces);
         *budget -= bytes;
         transfer.retries.retain(|retry| retry.bytes > 0);
 
-        peer.pending -= bytes;
+        peer.take_pending(transfer.request.direction, bytes);
         // Who left the work to this path, as it was, may see it otherwise now.
         self.wakes.0 |= std::mem::take(&mut peer.declined).0;
-        if let Some(credit) = peer.credits.iter_mut().find(|credit| credit.rail == path.id.remote) {
-            credit.sent += bytes;
+        let account = path.account(transfer.request.direction);
+        self.accounts.on_sent(account, bytes);
+        if account.is_none() {
+            path.unaccounted[transfer.request.direction as usize] += bytes;
         }
         transfer.on_sent(bytes, tries, now);
         let sent = path.rate.on_sent(now, path.in_flight_bytes);
@@ -220,8 +226,10 @@ impl Planner {
             sent,
             attempt: tries,
             corrupt,
+            waits: false,
             abandoned: false,
             held: None,
+            account,
             older,
             newer: None,
         };
@@ -242,6 +250,7 @@ impl Planner {
         if done {
             self.dequeue(id);
         }
+        self.touch_accounts(path_id.peer);
         bytes
     }
 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::path::{Path, START_BYTES};
+use super::path::Path;
 use super::rate::UNKNOWN;
 use super::time::nanos;
 use super::{Config, Time};
@@ -58,7 +58,7 @@ const FLOOR_LEAST: u64 = 16 << 10;
 /// No slice of `path` is smaller, unless the work is.
 pub(crate) fn floor(config: &Config, path: &Path) -> u64 {
     if path.rate.is_starting() {
-        return path.spec.limits.slice_bytes_min.clamp(1, START_BYTES);
+        return path.spec.limits.slice_bytes_min.clamp(1, path.start_bytes());
     }
     let in_time = path.rate.bytes_per_ns() * nanos(config.floor_time) as f64;
     path.spec.limits.slice_bytes_min.min((in_time as u64).max(FLOOR_LEAST)).max(1)
@@ -68,7 +68,7 @@ pub(crate) fn floor(config: &Config, path: &Path) -> u64 {
 pub(crate) fn size(config: &Config, path: &Path, fleet: &Fleet, pending: u64, probe: bool) -> u64 {
     let floor = floor(config, path);
     if path.rate.is_starting() {
-        return START_BYTES.min(path.spec.limits.slice_bytes_max);
+        return path.start_bytes().min(path.spec.limits.slice_bytes_max);
     }
     let full = path.rate.bytes_per_ns() * nanos(unit(config, fleet)) as f64;
     let full = (full as u64).clamp(floor, path.spec.limits.slice_bytes_max.max(floor));

@@ -172,6 +172,10 @@ impl Default for PathLimits {
     }
 }
 
+/// One NIC of an engine, by a number of that engine's choice. Several paths may lead to it: it is what a receiver gives credit for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub u8);
+
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
@@ -333,21 +337,25 @@ pub enum Fate {
     MayLand,
 }
 
-/// How an attempt ended, as its transport knows it.
+/// How an attempt fares, as its transport knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
+    /// It is not on its way yet: something has to be made for it first, a queue pair say. It has not ended.
+    Waits,
+    /// What it waited for is there, and it is on its way. It has not ended.
+    Leaves,
     /// The bytes are visible to their consumer (write: at the receiver; read: here, and the owner confirmed the lease).
     Landed,
     /// They are not, as far as is known.
     Failed(Cause, Fate),
 }
 
-/// One attempt's end. At most one for each [`SliceId`]; later ones and those for fenced slices are ignored.
+/// News of one attempt. It ends once; what comes later, and what is said of fenced slices, is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Which attempt.
     pub slice: SliceId,
-    /// How it ended.
+    /// How it fares.
     pub outcome: Outcome,
 }
 

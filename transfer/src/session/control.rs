@@ -21,10 +21,11 @@ use crate::session::lease::fencing_is_off;
 use crate::session::line::Line;
 use crate::session::peer::{Reply, Session};
 use crate::session::pipe::{Pipe, PipeError};
+use crate::session::ports::Ports;
 use crate::session::rails::{FarRail, TCP_RAILS_MAX, Way, nic_ways, ways};
 use crate::session::resume::Redial;
 use crate::session::streams::Streams;
-use crate::session::wire::{Identity, Message, RefuseCode, StreamId, VERSIONS};
+use crate::session::wire::{CREDITS_SINCE, Identity, Message, RefuseCode, StreamId, VERSIONS};
 use crate::telemetry::{Fallback, Rejection, count};
 use crate::transfer::{FailureKind, Report, Shared, TransferError};
 use crate::transport::TransportKind;
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     /// Nothing of a stream can touch memory here any more; once for each attach or detach. The socket, if there is one,
     /// ends when nothing of the stream can touch memory over there.
     Detached { session: u64, stream: StreamId, linger: Option<OwnedFd> },
+    /// A peer's frame was more than its limit; once for each stream that it ends.
+    Overdrawn { session: u64 },
     /// All bytes of a transfer are visible: say so to the peer, then to the caller; once for each transfer.
     Notify { session: Arc<Session>, payload: Bytes, deadline: Instant, report: Box<Report>, shared: Arc<Shared> },
 }
@@ -63,7 +66,7 @@ impl Command {
             Self::Notify { report, shared, deadline, .. } => {
                 Notice { deadline, report, shared }.end(Some(FailureKind::Stopped));
             }
-            Self::Action(_) | Self::Attached { .. } | Self::Detached { .. } => {}
+            Self::Action(_) | Self::Attached { .. } | Self::Detached { .. } | Self::Overdrawn { .. } => {}
         }
     }
 }
@@ -73,7 +76,7 @@ pub(super) enum Role {
     /// Has not said who it is.
     Accepted,
     /// Was offered a session.
-    Offered { peer: Identity },
+    Offered { peer: Identity, version: u16 },
     /// We dialled, to make a session.
     Dial(Dial),
     /// Control connection of a session.
@@ -96,6 +99,8 @@ pub(super) struct Dial {
     pub(super) waiters: Vec<Arc<Reply>>,
     pub(super) stage: Stage,
     pub(super) peer: Option<Identity>,
+    /// The protocol's version that it has chosen.
+    pub(super) version: u16,
     /// Its rails, and the rail numbers of its RDMA NICs.
     pub(super) far: Vec<FarRail>,
     pub(super) far_nics: Vec<u16>,
@@ -158,11 +163,15 @@ pub(super) struct Live {
     /// Of the RDMA streams that we dial.
     pub(super) nic_ways: Vec<Way>,
     pub(super) identity: Identity,
+    /// Both sides speak of credits.
+    pub(super) credits: bool,
     pub(super) streams: Streams,
     /// Connects that wait for the first streams.
     pub(super) waiters: Vec<Arc<Reply>>,
     pub(super) heard: Instant,
     pub(super) said: Instant,
+    /// That something was heard is said by then, with whatever else there is to say.
+    pub(super) ack_by: Option<Instant>,
     pub(super) notices: HashMap<u64, Notice>,
     next_notice: u64,
     /// Over: kept until its last stream is detached and its last linger has ended.
@@ -198,7 +207,11 @@ pub(crate) struct Control {
     pub(super) by_peer: HashMap<PeerId, u64>,
     pub(super) me: Identity,
     pub(super) own: Own,
+    pub(super) ports: Ports,
     told_of_rejection: Option<Instant>,
+    /// When a connection or a session has a timer, at the earliest; `None` when that may have changed. Heartbeats only ever put it off, so
+    /// that they are heard without a look at everybody.
+    pub(super) due: Option<Instant>,
 }
 
 impl Control {
@@ -209,6 +222,7 @@ impl Control {
         unix: Option<(UnixListener, Vec<u8>)>,
         own: Own,
         me: Identity,
+        ports: Ports,
     ) -> std::io::Result<Self> {
         for (key, listener) in LISTENERS.zip(&listeners) {
             poller.add(listener.as_raw_fd(), key)?;
@@ -218,8 +232,22 @@ impl Control {
         }
         let (unix, unix_name) = unix.map_or((None, Vec::new()), |(u, name)| (Some(u), name));
         let (conns, sessions, by_peer) = (Slab::new(), HashMap::new(), HashMap::new());
-        let told_of_rejection = None;
-        Ok(Self { core, poller, listeners, unix, unix_name, conns, sessions, by_peer, me, own, told_of_rejection })
+        let (told_of_rejection, due) = (None, None);
+        Ok(Self {
+            core,
+            poller,
+            listeners,
+            unix,
+            unix_name,
+            conns,
+            sessions,
+            by_peer,
+            me,
+            own,
+            ports,
+            told_of_rejection,
+            due,
+        })
     }
 
     /// Runs until the engine stops.
@@ -229,18 +257,27 @@ impl Control {
         while !core.stopping.load(Ordering::Acquire) {
             core.control.listen();
             for command in core.control.take() {
+                self.due = None;
                 self.command(command);
             }
             // Timers come after what was heard: a late look at the clock must not take our own sleep for a peer's.
             self.timers(Instant::now());
+            self.credits();
             let timeout = self.next_timer();
+            core.control_is_up.store(false, Ordering::SeqCst);
+            let is_due = core.credits_due.load(Ordering::SeqCst);
+            let timeout = if is_due { Some(Duration::ZERO) } else { timeout };
             let wait = self.poller.wait(timeout, |key, _, _| ready.push(key));
+            core.control_is_up.store(true, Ordering::SeqCst);
             core.control_wakes_at.store(0, Ordering::Release);
             if let Err(error) = wait {
                 tracing::error!(%error, "the transfer engine cannot wait for its connections and ends");
                 core.stop();
             }
             for key in ready.drain(..) {
+                if self.conns.get(key as usize).is_none_or(|conn| !matches!(conn.role, Role::Control { .. })) {
+                    self.due = None;
+                }
                 match key {
                     UNIX_LISTENER => self.accept_unix(),
                     key if LISTENERS.contains(&key) => self.accept((key - LISTENERS.start) as usize),
@@ -273,6 +310,7 @@ impl Control {
             Command::Action(Action::Fence(path)) => self.fence(path),
             Command::Action(Action::Open(path)) => self.open(path),
             Command::Attached { session, stream } => self.attached(session, stream),
+            Command::Overdrawn { session } => self.overdrawn(session),
             Command::Detached { session, stream, linger } => self.detached(session, stream, linger),
             Command::Notify { session, payload, deadline, report, shared } => {
                 let notice = Notice { deadline, report, shared };
@@ -409,6 +447,7 @@ impl Control {
 
     /// A connection has ended by itself.
     pub(super) fn broken(&mut self, key: usize, error: &PipeError) {
+        self.due = None;
         let Some(conn) = self.conns.get_mut(key) else { return };
         let not_ours = matches!(error, PipeError::NotOurs);
         match &mut conn.role {
@@ -465,6 +504,7 @@ impl Control {
         conn: usize,
         (id, token): (u64, [u8; 16]),
         identity: Identity,
+        version: u16,
         doors: Option<Doors>,
     ) -> Option<u64> {
         let from = self.conns.get(conn)?.from?;
@@ -516,10 +556,12 @@ impl Control {
                 ways,
                 nic_ways,
                 identity,
+                credits: version >= CREDITS_SINCE,
                 streams,
                 waiters: Vec::new(),
                 heard: now,
                 said: now,
+                ack_by: None,
                 notices: HashMap::new(),
                 next_notice: 0,
                 over: false,
@@ -527,6 +569,7 @@ impl Control {
         );
         if let Some(conn) = self.conns.get_mut(conn) {
             conn.role = Role::Control { session: id };
+            conn.pipe.keep();
             conn.deadline = None;
         }
         Some(id)
@@ -559,6 +602,7 @@ impl Control {
             self.close_streams(id);
         }
         self.core.plan(RailSet::default(), |p, now| p.planner.handle_peer_lost(session.peer, now));
+        self.ports.peer_lost(session.peer, &self.core);
         self.bury(id);
     }
 
@@ -585,8 +629,14 @@ impl Control {
         if core.owner.leases.next_expiry().is_some_and(|at| at <= now) && core.owner.leases.expire(now) {
             core.fence_workers();
         }
-        // Whatever is done with the planner handles what is due.
-        core.plan(RailSet::default(), |_, _| ());
+        if core.next_timeout().is_some_and(|at| core.instant(at) <= now) {
+            // Whatever is done with the planner handles what is due.
+            core.plan(RailSet::default(), |_, _| ());
+        }
+        if self.due.is_some_and(|due| due > now) {
+            return;
+        }
+        self.due = None;
         let late: Vec<usize> =
             self.conns.iter().filter(|(_, c)| c.deadline.is_some_and(|d| d <= now)).map(|(key, _)| key).collect();
         for key in late {
@@ -608,10 +658,12 @@ impl Control {
         for notice in late.into_iter().filter_map(|seq| live.notices.remove(&seq)) {
             notice.end(Some(Failure::Deadline.into()));
         }
-        let said = live.said;
+        // A little early, so that all sessions come to beat at the same time and we wake once for all.
+        let beats = now.duration_since(live.said) >= self.core.config.heartbeat * 7 / 8;
+        let owes_word = live.ack_by.is_some_and(|at| at <= now);
         let redials = live.redial_at(self.core.config.heartbeat).is_some_and(|at| at <= now);
         self.stream_timers(id, now);
-        if now.duration_since(said) >= self.core.config.heartbeat {
+        if beats || owes_word {
             self.beat(id);
         }
         if redials {
@@ -644,16 +696,18 @@ impl Control {
     }
 
     /// How long to sleep; published so that whoever sets an earlier timer knows to wake us.
-    fn next_timer(&self) -> Option<Duration> {
+    fn next_timer(&mut self) -> Option<Duration> {
         let core = &self.core;
         // Published first as "wake me": a timer set while the others are read is not missed.
         core.control_wakes_at.store(u64::MAX, Ordering::Release);
-        let next = [core.next_timeout().map(|at| core.instant(at)), core.owner.leases.next_expiry()]
-            .into_iter()
-            .flatten()
-            .chain(self.conns.iter().filter_map(|(_, c)| c.deadline))
-            .chain(self.sessions.values().filter(|l| !l.over).map(|l| self.session_wakes_at(l)))
-            .min();
+        if self.due.is_none() {
+            let conns = self.conns.iter().filter_map(|(_, c)| c.deadline);
+            let sessions = self.sessions.values().filter(|l| !l.over).map(|l| self.session_wakes_at(l));
+            self.due = conns.chain(sessions).min();
+        }
+        let planner = core.next_timeout().map(|at| core.instant(at));
+        let next = [planner, core.owner.leases.next_expiry(), self.due].into_iter().flatten();
+        let next = next.chain(self.ports.wakes_at(core)).min();
         let at = next.map_or(u64::MAX, |at| core.time(at).0);
         core.control_wakes_at.store(at, Ordering::Release);
         next.map(|at| at.saturating_duration_since(Instant::now()))
@@ -664,6 +718,6 @@ impl Control {
         let dead = live.heard + self.core.config.peer_timeout;
         let notices = live.notices.values().map(|n| n.deadline);
         let redial = live.redial_at(self.core.config.heartbeat);
-        notices.chain(live.streams.wakes_at()).chain(redial).fold(beat.min(dead), Instant::min)
+        notices.chain(live.streams.wakes_at()).chain(redial).chain(live.ack_by).fold(beat.min(dead), Instant::min)
     }
 }

@@ -66,6 +66,7 @@ impl Control {
                     waiters,
                     stage,
                     peer: None,
+                    version: VERSIONS.0,
                     far: Vec::new(),
                     far_nics: Vec::new(),
                 });
@@ -142,9 +143,9 @@ impl Control {
             (Role::Accepted, Message::StreamHello { session, token, stream, nic }) => {
                 self.stream_hello(key, session, token, stream, nic);
             }
-            (Role::Offered { peer }, Message::Commit { supersede }) => {
-                let peer = *peer;
-                self.commit(key, peer, supersede);
+            (Role::Offered { peer, version }, Message::Commit { supersede }) => {
+                let (peer, version) = (*peer, *version);
+                self.commit(key, peer, version, supersede);
             }
             (Role::Stream { session, stream, .. }, Message::StreamWelcome) => {
                 let (session, stream) = (*session, *stream);
@@ -194,7 +195,7 @@ impl Control {
             // Sessions are made over TCP: the Unix listener is for streams.
             return self.refuse(key, RefuseCode::NotAnEngine);
         }
-        conn.role = Role::Offered { peer };
+        conn.role = Role::Offered { peer, version };
         let (rails, nics) = (self.own.rails.clone(), self.own.nic_rails());
         let sent = conn.pipe.send(&Message::Offer { version, me: self.me, rails, nics });
         if sent.is_err() {
@@ -202,7 +203,7 @@ impl Control {
         }
     }
 
-    fn commit(&mut self, key: usize, peer: Identity, supersede: u64) {
+    fn commit(&mut self, key: usize, peer: Identity, version: u16, supersede: u64) {
         let live = self.sessions.values().find(|l| !l.over && l.session.generation == peer.generation);
         if let Some(id) = live.map(|l| l.session.id) {
             if supersede == id {
@@ -218,7 +219,7 @@ impl Control {
         }
         let (id, token) = (crate::random::u64(), crate::random::token());
         // The dialler opens the streams, so it alone needs names; ours goes to it.
-        match self.begin(key, (id, token), peer, None) {
+        match self.begin(key, (id, token), peer, version, None) {
             None => self.refuse(key, RefuseCode::TooManyPeers),
             Some(id) => {
                 let welcome = Message::Welcome { session: id, token, unix: self.unix_name.clone() };
@@ -284,15 +285,16 @@ impl Control {
                         ConnectError::WrongGeneration { expected: dial.expected.unwrap_or(0), found: me.generation };
                     self.dial_failed(key, &error);
                 } else {
-                    (dial.peer, dial.far, dial.far_nics) = (Some(me), rails, nics);
+                    (dial.peer, dial.version) = (Some(me), version);
+                    (dial.far, dial.far_nics) = (rails, nics);
                     self.offered(key, me);
                 }
             }
             (Message::Welcome { session, token, unix }, Stage::Commit) => {
                 let (Some(peer), waiters) = (dial.peer, std::mem::take(&mut dial.waiters)) else { return };
                 let (tcp, nics) = (std::mem::take(&mut dial.far), std::mem::take(&mut dial.far_nics));
-                let doors = Doors { unix, tcp, nics };
-                match self.begin(key, (session, token), peer, Some(doors)) {
+                let (doors, version) = (Doors { unix, tcp, nics }, dial.version);
+                match self.begin(key, (session, token), peer, version, Some(doors)) {
                     Some(id) => {
                         if let Some(live) = self.sessions.get_mut(&id) {
                             live.waiters = waiters;

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::memory::Region;
+use crate::gpu;
+use crate::memory::{Region, WeakRegion};
 use crate::plan::Refusal;
 use crate::sync::Event;
 
@@ -135,6 +136,8 @@ pub(crate) struct LeaseState {
     /// Number of the region, and whether peers can map it: what tickets say.
     pub(crate) region: u64,
     pub(crate) shared: bool,
+    /// And whether it is a device's and no NIC reaches it.
+    pub(crate) staged: bool,
     pub(crate) ranges: Box<[ByteRange]>,
     pub(crate) deadline: Instant,
     /// The memory; let go of at the fence, whoever remembers the lease.
@@ -205,6 +208,11 @@ impl LeaseState {
         }
         // Outside of the lock: the last hold of a region unmaps it, or runs what its owner wants run.
         let memory = self.memory.lock().take();
+        if self.access == Access::Write
+            && let Some(Err(error)) = memory.as_ref().map(Region::make_visible)
+        {
+            tracing::error!(%error, "what NICs wrote to a device may not be visible there");
+        }
         drop(memory);
         self.fenced.set();
     }
@@ -270,11 +278,13 @@ pub(crate) struct LeaseTable {
     entries: RwLock<Entries>,
     next: AtomicU64,
     limit: usize,
+    /// Device memory that has been lent: no more than there are such regions.
+    devices: Mutex<Vec<WeakRegion>>,
 }
 
 impl LeaseTable {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { entries: RwLock::default(), next: AtomicU64::new(1), limit })
+        Arc::new(Self { entries: RwLock::default(), next: AtomicU64::new(1), limit, devices: Mutex::default() })
     }
 
     pub(crate) fn grant(
@@ -294,6 +304,7 @@ impl LeaseTable {
             access: request.access,
             region: request.region.id(),
             shared: request.region.share().is_some(),
+            staged: gpu::is_staged(request.region),
             ranges,
             deadline: now.checked_add(request.ttl).map_or(far, |d| d.min(far)),
             memory: Mutex::new(Some(request.region.clone())),
@@ -302,6 +313,11 @@ impl LeaseTable {
             fenced: Arc::default(),
             table: Arc::downgrade(self),
         });
+        if request.region.device_memory().is_some() {
+            let mut devices = self.devices.lock();
+            devices.retain(|known| known.upgrade().is_some_and(|known| known.id() != request.region.id()));
+            devices.push(request.region.downgrade());
+        }
         let mut entries = self.entries.write();
         if entries.by_id.len() >= self.limit {
             return Err(LeaseError::TooManyLeases { limit: self.limit });
@@ -314,6 +330,15 @@ impl LeaseTable {
     /// The lease of this number, if the key fits.
     pub(crate) fn find(&self, id: u64, key: u64) -> Option<Arc<LeaseState>> {
         self.entries.read().by_id.get(&id).filter(|lease| lease.key == key).cloned()
+    }
+
+    /// Makes what NICs have written to devices visible there; false where one refuses. Called before anybody is told that bytes are there.
+    pub(crate) fn make_visible(&self) -> bool {
+        let lent: Vec<Region> = self.devices.lock().iter().filter_map(WeakRegion::upgrade).collect();
+        lent.iter().all(|region| {
+            let flushed = region.make_visible();
+            flushed.inspect_err(|error| tracing::error!(%error, "a device does not flush what NICs wrote")).is_ok()
+        })
     }
 
     fn remove(&self, lease: &LeaseState) {
@@ -419,6 +444,32 @@ mod tests {
         drop(pin);
         assert!(lease.fenced.is_set());
         assert_eq!(Arc::strong_count(&gone), 1, "a stream may remember the lease, and the owner its handle");
+    }
+
+    #[test]
+    fn what_nics_wrote_to_a_device_is_flushed_before_anybody_hears_of_it() {
+        use crate::gpu::{Driver, Gpus, StagingOptions, fake};
+        let fake = fake::Fake::new(vec![fake::FakeDevice::able("0000:44:00.0")], 0);
+        let driver: Arc<dyn Driver> = fake.clone();
+        let device = Gpus::with(driver, StagingOptions::default()).unwrap().device(0).unwrap();
+        let region = Region::device(device.allocate(4096).unwrap());
+        let table = LeaseTable::new(2);
+        let request =
+            |access| LeaseRequest { region: &region, ranges: vec![r(0, 16)], access, ttl: Duration::from_secs(60) };
+        let lease = table.grant(request(Access::Write), 16, Instant::now()).unwrap();
+        let flushes = || fake.calls().iter().filter(|call| *call == "flush Owner").count();
+        assert!(table.make_visible());
+        assert_eq!(flushes(), 0, "no NIC reaches it: staged bytes need none");
+        region.registrations().note_device();
+        assert!(table.make_visible());
+        assert_eq!(flushes(), 1, "before a notification");
+        lease.revoke();
+        assert_eq!((lease.fenced.is_set(), flushes()), (true, 1), "and before the fence is told");
+        let read = table.grant(request(Access::Read), 16, Instant::now()).unwrap();
+        read.revoke();
+        assert_eq!(flushes(), 0, "nobody wrote");
+        fake.fail("flush", 0, 719);
+        assert!(!table.make_visible(), "who waits for a notification is not told");
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! The messages of a session: heard, served, said.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::notify::Notification;
+use crate::plan::RailSet;
 use crate::session::control::Control;
 use crate::session::line::Heard;
 use crate::session::wire::Message;
 use crate::telemetry::Rejection;
 use crate::transfer::FailureKind;
+
+/// That a word about credits was heard is said this late.
+const ACK_AFTER: Duration = Duration::from_millis(20);
 
 impl Control {
     /// Serves a message of a session's control connection.
@@ -28,9 +32,18 @@ impl Control {
         };
         match inner {
             _ if !known => self.out_of_turn(id),
+            // Ours would be due before the next of theirs: said now, both sides beat at one time, and an engine with many peers hears
+            // them at once.
+            None if live.said.elapsed() >= self.core.config.heartbeat / 2 => self.beat(id),
             None => {}
             Some(inner) => {
+                self.due = None;
                 let before = live.said;
+                if matches!(inner, Some(Message::Demand { .. } | Message::Limit { .. })) {
+                    // There are many of these, and words of ours that say that they were heard.
+                    live.ack_by = live.ack_by.or(Some(live.heard + ACK_AFTER));
+                    return self.serve(id, inner);
+                }
                 self.serve(id, inner);
                 // An answer says that it was heard; without one it is said so.
                 if self.sessions.get(&id).is_some_and(|live| live.said == before) {
@@ -54,13 +67,26 @@ impl Control {
             Some(Message::OpenStream { kind, index }) => self.open_for_peer(id, kind, index),
             Some(Message::Notify { seq, payload }) => {
                 let notification = Notification { from: live.session.generation, payload: payload.into() };
-                let accepted = self.core.notifications.push(notification);
+                // Done means visible, on devices too.
+                let accepted = self.core.owner.leases.make_visible() && self.core.notifications.push(notification);
                 self.tell(id, &Message::NotifyAck { seq, accepted });
             }
             Some(Message::NotifyAck { seq, accepted }) => {
                 if let Some(notice) = live.notices.remove(&seq) {
                     notice.end((!accepted).then_some(FailureKind::NotifyRefused));
                 }
+            }
+            Some(Message::Port { kind, index, port }) if live.credits => {
+                let peer = live.session.peer;
+                self.port_there(peer, kind, index, port);
+            }
+            Some(Message::Demand { port, demand }) if live.credits => {
+                let peer = live.session.peer;
+                self.ports.demand(peer, port, demand, &self.core);
+            }
+            Some(Message::Limit { port, limit }) if live.credits => {
+                let peer = Some(live.session.peer);
+                self.core.plan(RailSet::default(), |plan, _| plan.planner.handle_limit(peer, port, limit));
             }
             Some(Message::Bye) => self.lose(id, "the peer says good-bye"),
             _ => self.out_of_turn(id),
@@ -86,6 +112,7 @@ impl Control {
     pub(super) fn send(&mut self, id: u64, message: &Message) {
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
         live.said = Instant::now();
+        live.ack_by = None;
         let Some(key) = live.conn else { return };
         if let Some(conn) = self.conns.get_mut(key)
             && let Err(error) = conn.pipe.send(message)

@@ -12,16 +12,19 @@
 //! | `messages` | what a session's messages do |
 //! | `line` | a session's messages in order and once, over whichever connection |
 //! | `rails` | which of our rails goes with which of the peer's |
+//! | `ports`, `inflow` | our NICs as receivers: credit for those who send to them, and what arrives against it |
 //! | `streams` | opening, fencing and reopening data streams |
 
 pub(crate) mod codec;
 pub(crate) mod control;
 mod handshake;
+pub(crate) mod inflow;
 pub(crate) mod lease;
 mod line;
 mod messages;
 pub(crate) mod peer;
 pub(crate) mod pipe;
+pub(crate) mod ports;
 pub(crate) mod rails;
 mod resume;
 pub(crate) mod streams;

@@ -42,8 +42,9 @@ impl Session {
         count(&counters.fallbacks[why as usize], 1);
         let bit = 1 << why as u8;
         if self.told.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            let (peer, why) = (self.generation, why.why());
-            tracing::warn!(peer, address = %self.address, wanted = "shm", used = "tcp", why, "shared memory is not used");
+            let peer = self.generation;
+            let (wanted, used) = why.which();
+            tracing::warn!(peer, address = %self.address, wanted, used, why = why.why(), "a transport is not used");
         }
     }
 }

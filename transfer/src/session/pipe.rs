@@ -1,4 +1,5 @@
-//! Messages over a non-blocking socket, read exactly: what follows the last one stays in the socket for its next owner.
+//! Messages over a non-blocking socket. They are read exactly, as what follows the last one is its next owner's, until the pipe is told that
+//! it keeps the socket: then a message costs one system call.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,16 +23,29 @@ pub(crate) enum PipeError {
     Os(#[from] io::Error),
 }
 
+/// Bytes asked for at once by a pipe that keeps its socket.
+const AHEAD: usize = 4096;
+
 pub(crate) struct Pipe {
     socket: OwnedFd,
     input: Vec<u8>,
+    /// Bytes of `input` that have been served.
+    served: usize,
     output: Vec<u8>,
+    keeps: bool,
+    /// The socket was empty after the last receive: whoever watches it by its edges is told of what comes.
+    drained: bool,
 }
 
 impl Pipe {
     /// Over a socket that is non-blocking, or used as if it were.
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, input: Vec::new(), output: Vec::new() }
+        Self { socket, input: Vec::new(), served: 0, output: Vec::new(), keeps: false, drained: false }
+    }
+
+    /// The socket speaks messages from now on until its end, and is watched by its edges.
+    pub(crate) fn keep(&mut self) {
+        self.keeps = true;
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -73,26 +87,67 @@ impl Pipe {
     /// The next whole message, if it is there.
     pub(crate) fn receive(&mut self) -> Result<Option<Message>, PipeError> {
         loop {
-            let wanted = match self.input.first_chunk::<PREFIX_BYTES>() {
+            let waiting = &self.input[self.served..];
+            let wanted = match waiting.first_chunk::<PREFIX_BYTES>() {
                 None => PREFIX_BYTES,
                 Some(prefix) => PREFIX_BYTES + Message::body_len(prefix).map_err(|_| PipeError::NotOurs)?,
             };
-            let have = self.input.len();
-            if have == wanted && have > PREFIX_BYTES {
-                let message = Message::decode(&self.input[PREFIX_BYTES..]).map_err(|_| PipeError::NotOurs)?;
-                self.input.clear();
+            if waiting.len() >= wanted && wanted > PREFIX_BYTES {
+                let message = Message::decode(&waiting[PREFIX_BYTES..wanted]).map_err(|_| PipeError::NotOurs)?;
+                self.served += wanted;
                 return Ok(Some(message));
             }
-            self.input.resize(wanted, 0);
-            match sys::recv_bytes(self.socket.as_raw_fd(), &mut self.input[have..]) {
-                Ok(Some(0)) => return Err(PipeError::Closed),
-                Ok(Some(n)) => self.input.truncate(have + n),
-                Ok(None) => {
-                    self.input.truncate(have);
-                    return Ok(None);
-                }
-                Err(error) => return Err(error.into()),
+            if std::mem::take(&mut self.drained) {
+                return Ok(None);
             }
+            self.input.drain(..std::mem::take(&mut self.served));
+            let have = self.input.len();
+            let until = if self.keeps { wanted.max(AHEAD) } else { wanted };
+            self.input.resize(until, 0);
+            let got = sys::recv_bytes(self.socket.as_raw_fd(), &mut self.input[have..]);
+            self.input.truncate(have + got.as_ref().map_or(0, |got| got.unwrap_or(0)));
+            match got? {
+                Some(0) => return Err(PipeError::Closed),
+                Some(n) => self.drained = self.keeps && have + n < until,
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_that_keeps_its_socket_takes_what_is_there_and_another_one_message() {
+        for keeps in [false, true] {
+            let (near, mut far) = UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            let mut pipe = Pipe::new(near.into());
+            if keeps {
+                pipe.keep();
+            }
+            let messages = [Message::Heartbeat { heard: 1 }, Message::Bye, Message::Heartbeat { heard: 2 }];
+            let bytes: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
+            far.write_all(&bytes[..bytes.len() - 1]).unwrap();
+            assert_eq!(pipe.receive().unwrap(), Some(messages[0].clone()));
+            let mut left = [0; 256];
+            let left = rustix::net::recv(pipe.socket(), &mut left, rustix::net::RecvFlags::PEEK);
+            assert_eq!(
+                left.map_or(0, |(left, _)| left),
+                if keeps { 0 } else { bytes.len() - 1 - messages[0].encode().len() }
+            );
+            assert_eq!(pipe.receive().unwrap(), Some(messages[1].clone()));
+            assert_eq!(pipe.receive().unwrap(), None);
+            far.write_all(&bytes[bytes.len() - 1..]).unwrap();
+            assert_eq!(pipe.receive().unwrap(), Some(messages[2].clone()));
+            assert_eq!(pipe.receive().unwrap(), None);
+            drop(far);
+            assert!(matches!(pipe.receive(), Err(PipeError::Closed)));
         }
     }
 }

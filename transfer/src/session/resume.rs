@@ -153,6 +153,7 @@ impl Control {
         );
         if let Some(conn) = self.conns.get_mut(key) {
             conn.role = Role::Control { session: id };
+            conn.pipe.keep();
             conn.deadline = None;
         }
         if let Some(old) = old.filter(|old| *old != key) {

@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, STREAMS_MAX, kind_of, rail_of};
-use crate::plan::{Cause, PathId, PathLimits, PathSpec, RailSet};
+use crate::plan::{Cause, PathId, PathLimits, PathSpec, PortId, RailSet};
 use crate::session::control::{Control, Role};
 use crate::session::handshake::begin_connect;
+use crate::session::inflow::Inflow;
 use crate::session::peer::Session;
 use crate::session::pipe::Pipe;
 use crate::session::resume::TRY_FOR;
@@ -36,6 +37,8 @@ struct Stream {
     incarnation: u32,
     /// Which of our NICs it goes over, with RDMA.
     nic: u8,
+    /// The port where it ends here; the peer has been told.
+    port: Option<PortId>,
     /// What the planner was told of it when it was attached.
     spec: Option<PathSpec>,
     /// Openings up to here are fenced: they must not come up.
@@ -76,6 +79,12 @@ impl Streams {
         if may { Some(self.places.entry(place).or_default()) } else { self.places.get_mut(&place) }
     }
 
+    /// A stream ends at this port of ours. True: that is news.
+    pub(super) fn ends_at(&mut self, kind: TransportKind, index: u8, port: PortId) -> bool {
+        let place = self.places.get_mut(&(kind, index));
+        place.is_some_and(|place| place.port.replace(port) != Some(port))
+    }
+
     /// Nothing is attached and nothing lingers.
     pub(super) fn is_quiet(&self) -> bool {
         self.places.values().all(|s| !s.attached && !s.lingering)
@@ -93,7 +102,10 @@ impl Streams {
 
 /// What the planner is told of a stream when it comes up. The rates are starting points, corrected by the first slices; how fast a
 /// network is nobody can tell.
-fn path_spec(kind: TransportKind, session: &Session) -> PathSpec {
+///
+/// `sharing` streams go between the same two NICs: what their windows begin with is one NIC's, or many queue pairs are a burst that a
+/// switch drops.
+fn path_spec(kind: TransportKind, session: &Session, sharing: u64) -> PathSpec {
     let tcp = session.address.ip().is_loopback().then_some(2_000_000_000);
     let (rate, base_delay, tier) = match kind {
         TransportKind::Shm => (Some(4_000_000_000), Duration::from_micros(20), 0),
@@ -104,7 +116,9 @@ fn path_spec(kind: TransportKind, session: &Session) -> PathSpec {
     };
     // A stream has its own congestion control and wants large writes. A NIC sends what it is given.
     let is_rdma = kind == TransportKind::Rdma;
-    let (slice_bytes_min, window_min) = if is_rdma { (16 << 10, 64 << 10) } else { (1 << 20, 8 << 20) };
+    let window_min_rdma = (256 << 10) / sharing.max(1);
+    let (slice_bytes_min, window_min) =
+        if is_rdma { (16 << 10, window_min_rdma.clamp(16 << 10, 64 << 10)) } else { (1 << 20, 8 << 20) };
     let chunk = if is_rdma { CHUNK_BYTES } else { u64::MAX };
     let limits = PathLimits {
         slice_bytes_min,
@@ -153,8 +167,10 @@ impl Control {
         stream.nic = way.near.unwrap_or(0);
         let stream = StreamId { kind, index, incarnation: stream.incarnation };
         let socket = match kind {
-            TransportKind::Tcp => begin_connect(address, near, self.core.config.peer_timeout)
-                .and_then(|s| tcp::tune_data(&s, address.ip().is_loopback()).map(|()| OwnedFd::from(s))),
+            TransportKind::Tcp => begin_connect(address, near, self.core.config.peer_timeout).and_then(|s| {
+                let congestion = self.core.config.tcp_congestion.as_deref();
+                tcp::tune_data(&s, address.ip().is_loopback(), congestion).map(|()| OwnedFd::from(s))
+            }),
             TransportKind::Shm => shm::connect(&unix),
             TransportKind::Sim | TransportKind::Rdma => {
                 begin_connect(control, None, self.core.config.peer_timeout).map(OwnedFd::from)
@@ -235,9 +251,12 @@ impl Control {
         let Some(live) = self.sessions.get(&id).filter(|l| !l.over) else { return };
         let session = live.session.clone();
         let nic = live.streams.places.get(&(stream.kind, stream.index)).map_or(0, |place| place.nic);
+        let sharing = live.streams.places.keys().filter(|(kind, _)| *kind == stream.kind).count();
+        let inflow = self.attach_port(id, stream, nic, conn.pipe.socket());
         let nic = self.own.nics.as_ref().and_then(|nics| nics.all.get(usize::from(nic))).cloned();
-        let spec = path_spec(stream.kind, &session);
-        let rail = self.rail(conn.pipe.into_socket(), &session, stream, nic);
+        let nics = self.own.nics.as_ref().map_or(1, |nics| nics.all.len());
+        let spec = path_spec(stream.kind, &session, (sharing / nics.max(1)) as u64);
+        let rail = self.rail(conn.pipe.into_socket(), &session, stream, nic, inflow);
         let Some(place) = self.stream(id, (stream.kind, stream.index)) else { return };
         place.dialling = false;
         place.open_by = None;
@@ -259,6 +278,7 @@ impl Control {
         session: &Session,
         stream: StreamId,
         nic: Option<Arc<Nic>>,
+        inflow: Option<Arc<Inflow>>,
     ) -> Option<Box<dyn Rail>> {
         let owner = self.core.owner.clone();
         let salt = u64::from(rail_of(stream.kind, stream.index).0) << 32 | u64::from(stream.incarnation);
@@ -266,8 +286,9 @@ impl Control {
             TransportKind::Tcp => {
                 // Buffers of an accepted socket; a failure costs speed, not correctness.
                 let loopback = session.address.ip().is_loopback();
-                let _ = tcp::tune_data(&socket2::SockRef::from(&socket), loopback);
-                Box::new(tcp::rail(socket, owner))
+                let congestion = self.core.config.tcp_congestion.as_deref();
+                let _ = tcp::tune_data(&socket2::SockRef::from(&socket), loopback, congestion);
+                Box::new(tcp::rail(socket, owner, inflow))
             }
             TransportKind::Shm => Box::new(shm::rail(socket, owner)),
             TransportKind::Sim => {

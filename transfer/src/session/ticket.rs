@@ -19,6 +19,8 @@ pub struct LeaseTicket {
     pub(crate) key: u64,
     pub(crate) region: u64,
     pub(crate) shared: bool,
+    /// A device's memory that no NIC reaches.
+    pub(crate) staged: bool,
     pub(crate) access: Access,
     pub(crate) ranges: Box<[ByteRange]>,
 }
@@ -49,6 +51,7 @@ impl LeaseTicket {
             key: lease.key,
             region: lease.region,
             shared: lease.shared,
+            staged: lease.staged,
             access: lease.access,
             ranges: lease.ranges.clone(),
         }
@@ -82,7 +85,7 @@ impl LeaseTicket {
         let mut out = Writer::with_capacity(48 + 6 * self.ranges.len());
         out.u32(MAGIC);
         out.u8(VERSION);
-        out.u8(u8::from(self.access == Access::Read) | u8::from(self.shared) << 1);
+        out.u8(u8::from(self.access == Access::Read) | u8::from(self.shared) << 1 | u8::from(self.staged) << 2);
         out.u64(self.generation);
         out.u64(self.lease);
         out.u64(self.key);
@@ -122,7 +125,7 @@ impl LeaseTicket {
         let (generation, lease, key, region) = (input.u64()?, input.u64()?, input.u64()?, input.u64()?);
         let count = input.varint()?;
         // Each range takes two bytes at least: a count cannot ask for more memory than the ticket is long.
-        if flags > 3 || count == 0 || count > RANGES_MAX as u64 || count > input.remaining() as u64 / 2 {
+        if flags > 7 || count == 0 || count > RANGES_MAX as u64 || count > input.remaining() as u64 / 2 {
             return Err(TicketError::Malformed);
         }
         let mut ranges = Vec::with_capacity(count as usize);
@@ -140,7 +143,8 @@ impl LeaseTicket {
             return Err(TicketError::Malformed);
         }
         let access = if flags & 1 == 0 { Access::Write } else { Access::Read };
-        Ok(Self { generation, lease, key, region, shared: flags & 2 != 0, access, ranges: ranges.into() })
+        let (shared, staged) = (flags & 2 != 0, flags & 4 != 0);
+        Ok(Self { generation, lease, key, region, shared, staged, access, ranges: ranges.into() })
     }
 }
 
@@ -167,6 +171,7 @@ mod tests {
             key: 5,
             region: 6,
             shared: true,
+            staged: true,
             access: Access::Read,
             ranges: [ByteRange { offset: 0, len: 16 }, ByteRange { offset: 1 << 40, len: 1 << 33 }].into(),
         }

@@ -4,7 +4,10 @@
 //! ([`Message::StreamHello`], [`Message::StreamWelcome`]) before their frames begin. A one-sided rail goes on in messages:
 //! its bytes do not come over the stream, only what its two ends have to agree on.
 
+use crate::core::STREAMS_MAX;
+use crate::plan::{Demand, Limit, PortId, TenantId};
 use crate::session::codec::{DecodeError, Reader, Writer};
+use crate::session::ports::PORTS;
 use crate::session::rails::{FarRail, put_rails, take_rails};
 use crate::telemetry::Rejection;
 use crate::transport::TransportKind;
@@ -14,7 +17,11 @@ pub(crate) const MAGIC: [u8; 4] = *b"kvr\x01";
 pub(crate) const PREFIX_BYTES: usize = 8;
 pub(crate) const BODY_MAX: usize = 8192;
 /// Protocol versions that this build speaks.
-pub(crate) const VERSIONS: (u16, u16) = (1, 1);
+pub(crate) const VERSIONS: (u16, u16) = (1, 2);
+/// From this version on receivers give credit: [`Message::Port`], [`Message::Demand`], [`Message::Limit`].
+pub(crate) const CREDITS_SINCE: u16 = 2;
+/// Counts of bytes are below it.
+const BYTES_END: u64 = 1 << 62;
 
 /// Which host a process runs on, and as whom: equal on both sides means that shared memory may work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +235,22 @@ pub(crate) enum Message {
     Resumed {
         heard: u64,
     },
+    /// This stream of ours ends at a NIC of mine, by its number.
+    Port {
+        kind: TransportKind,
+        index: u8,
+        port: PortId,
+    },
+    /// What I have sent to a NIC of yours, and have still to send.
+    Demand {
+        port: PortId,
+        demand: Demand,
+    },
+    /// What you may send to a NIC of mine.
+    Limit {
+        port: PortId,
+        limit: Limit,
+    },
     /// I want it back.
     Recall {
         lease: u64,
@@ -289,7 +312,13 @@ fn put_stream(w: &mut Writer, stream: &StreamId) {
 }
 
 fn take_stream(r: &mut Reader<'_>) -> Result<StreamId, DecodeError> {
-    Ok(StreamId { kind: kind_of(r.u8()?)?, index: r.u8()?, incarnation: r.u32()? })
+    Ok(StreamId { kind: kind_of(r.u8()?)?, index: take_index(r)?, incarnation: r.u32()? })
+}
+
+/// Number of a stream: there are only so many of a transport.
+fn take_index(r: &mut Reader<'_>) -> Result<u8, DecodeError> {
+    let index = r.u8()?;
+    if index < STREAMS_MAX { Ok(index) } else { Err(DecodeError) }
 }
 
 fn put_check(w: &mut Writer, check: &Check) {
@@ -312,6 +341,26 @@ fn take_check(r: &mut Reader<'_>) -> Result<Check, DecodeError> {
     // The list ends with the body, or this does, by its error.
     let ranges = (0..r.u16()?).map(|_| Ok((r.u64()?, r.u32()?))).collect::<Result<_, DecodeError>>()?;
     Ok(Check { id, generation, lease, key, read: flags & 1 != 0, crc: (flags & 2 != 0).then_some(crc), ranges })
+}
+
+fn take_port(r: &mut Reader<'_>) -> Result<PortId, DecodeError> {
+    let port = r.u8()?;
+    if port < PORTS { Ok(PortId(port)) } else { Err(DecodeError) }
+}
+
+fn take_demand(r: &mut Reader<'_>) -> Result<Demand, DecodeError> {
+    let (sequence, epoch) = (r.u64()?, r.u32()?);
+    let (used, settled, lost, wanted) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+    if lost <= settled && settled <= used && used <= wanted && wanted < BYTES_END {
+        Ok(Demand { sequence, epoch, used, settled, lost, wanted, tenant: TenantId(r.u32()?) })
+    } else {
+        Err(DecodeError)
+    }
+}
+
+fn take_limit(r: &mut Reader<'_>) -> Result<Limit, DecodeError> {
+    let limit = Limit { epoch: r.u32()?, total: r.u64()?, quantum: r.u32()? };
+    if limit.total < BYTES_END || limit.total == Limit::NONE { Ok(limit) } else { Err(DecodeError) }
 }
 
 fn take_borrow(r: &mut Reader<'_>) -> Result<Borrow, DecodeError> {
@@ -452,6 +501,27 @@ impl Message {
                 w.u8(27);
                 w.u64(*heard);
             }
+            Self::Port { kind, index, port } => {
+                w.u8(28);
+                w.u8(kind_byte(*kind));
+                w.u8(*index);
+                w.u8(port.0);
+            }
+            Self::Demand { port, demand } => {
+                w.u8(29);
+                w.u8(port.0);
+                w.u64(demand.sequence);
+                w.u32(demand.epoch);
+                [demand.used, demand.settled, demand.lost, demand.wanted].into_iter().for_each(|bytes| w.u64(bytes));
+                w.u32(demand.tenant.0);
+            }
+            Self::Limit { port, limit } => {
+                w.u8(30);
+                w.u8(port.0);
+                w.u32(limit.epoch);
+                w.u64(limit.total);
+                w.u32(limit.quantum);
+            }
             Self::Recall { lease } => {
                 w.u8(23);
                 w.u64(*lease);
@@ -500,7 +570,7 @@ impl Message {
             10 => Self::Heartbeat { heard: r.u64()? },
             11 => Self::FenceStream(take_stream(&mut r)?),
             12 => Self::StreamFenced(take_stream(&mut r)?),
-            13 => Self::OpenStream { kind: kind_of(r.u8()?)?, index: r.u8()? },
+            13 => Self::OpenStream { kind: kind_of(r.u8()?)?, index: take_index(&mut r)? },
             14 => Self::Notify { seq: r.u64()?, payload: r.bytes()?.to_vec() },
             15 => Self::NotifyAck { seq: r.u64()?, accepted: r.u8()? != 0 },
             16 => Self::Bye,
@@ -513,6 +583,15 @@ impl Message {
             25 => Self::Numbered { number: r.u64()?, heard: r.u64()?, body: r.bytes()?.to_vec() },
             26 => Self::Resume { session: r.u64()?, token: r.array()?, heard: r.u64()? },
             27 => Self::Resumed { heard: r.u64()? },
+            28 => {
+                let (kind, index) = (kind_of(r.u8()?)?, r.u8()?);
+                if index >= STREAMS_MAX {
+                    return Err(DecodeError);
+                }
+                Self::Port { kind, index, port: take_port(&mut r)? }
+            }
+            29 => Self::Demand { port: take_port(&mut r)?, demand: take_demand(&mut r)? },
+            30 => Self::Limit { port: take_port(&mut r)?, limit: take_limit(&mut r)? },
             23 => Self::Recall { lease: r.u64()? },
             24 => Self::Returned { lease: r.u64()?, landed: r.u64()? },
             _ => return Err(DecodeError),
@@ -544,6 +623,14 @@ mod tests {
 
     fn check(crc: Option<u32>) -> Check {
         Check { id: 1, generation: 2, lease: 3, key: 4, read: false, crc, ranges: vec![(5, 6), (1 << 40, u32::MAX)] }
+    }
+
+    fn demand(wanted: u64) -> Demand {
+        Demand { sequence: 9, epoch: 1, used: 1 << 40, settled: 7, lost: 3, wanted, tenant: TenantId(u32::MAX) }
+    }
+
+    fn limit(total: u64) -> Limit {
+        Limit { epoch: u32::MAX, total, quantum: 1 << 20 }
     }
 
     fn samples() -> Vec<Message> {
@@ -580,6 +667,10 @@ mod tests {
             Message::Borrow(Borrow { generation: 1, lease: 2, key: 3, read: true }),
             Message::Lent { lease: 2, status: 0, keys: vec![(0, 7), (u32::MAX, 8)] },
             Message::Lent { lease: 2, status: 1, keys: Vec::new() },
+            Message::Port { kind: TransportKind::Rdma, index: STREAMS_MAX - 1, port: PortId(PORTS - 1) },
+            Message::Demand { port: PortId(0), demand: demand(BYTES_END - 1) },
+            Message::Limit { port: PortId(1), limit: limit(5) },
+            Message::Limit { port: PortId(1), limit: limit(Limit::NONE) },
             Message::Recall { lease: 2 },
             Message::Returned { lease: 2, landed: 1 << 40 },
         ]
@@ -598,6 +689,35 @@ mod tests {
             let mut longer = bytes[PREFIX_BYTES..].to_vec();
             longer.push(0);
             assert_eq!(Message::decode(&longer), Err(DecodeError));
+        }
+    }
+
+    #[test]
+    fn a_stream_beyond_the_last_one_is_refused() {
+        for index in [STREAMS_MAX - 1, STREAMS_MAX, u8::MAX] {
+            let stream = StreamId { kind: TransportKind::Tcp, index, incarnation: 1 };
+            for message in [Message::StreamFenced(stream), Message::OpenStream { kind: TransportKind::Shm, index }] {
+                let decoded = Message::decode(&message.encode()[PREFIX_BYTES..]);
+                assert_eq!(decoded.is_ok(), index < STREAMS_MAX, "{message:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn credit_words_that_cannot_be_are_refused() {
+        let port = PortId(0);
+        for message in [
+            Message::Port { kind: TransportKind::Tcp, index: STREAMS_MAX, port },
+            Message::Port { kind: TransportKind::Tcp, index: 0, port: PortId(PORTS) },
+            Message::Demand { port: PortId(PORTS), demand: demand(1 << 41) },
+            Message::Demand { port, demand: demand(BYTES_END) },
+            Message::Demand { port, demand: demand(5) },
+            Message::Demand { port, demand: Demand { lost: 8, ..demand(1 << 41) } },
+            Message::Demand { port, demand: Demand { settled: 1 << 41, ..demand(1 << 41) } },
+            Message::Limit { port: PortId(u8::MAX), limit: limit(0) },
+            Message::Limit { port, limit: limit(BYTES_END) },
+        ] {
+            assert_eq!(Message::decode(&message.body()), Err(DecodeError), "{message:?}");
         }
     }
 

@@ -47,6 +47,8 @@ pub struct FaultPlan {
     /// Copies wait here when their lease has been checked: those into and out of memory that this engine lends, and over
     /// shared memory those of its own reads.
     pub copy_gate: Option<Gate>,
+    /// What receivers allow is not looked at: this engine sends as if nobody limited it.
+    pub ignores_limits: bool,
 }
 
 /// A fault plan's text is wrong.
@@ -56,7 +58,7 @@ pub struct FaultPlanError {
     part: String,
 }
 
-const KEYS: &str = "seed, drop, duplicate, reorder, delay (all in thousandths), delay_ms, kill_after, freeze_after, freeze_ms, flip, mask";
+const KEYS: &str = "seed, drop, duplicate, reorder, delay (all in thousandths), delay_ms, kill_after, freeze_after, freeze_ms, flip, mask, ignores_limits";
 
 impl std::str::FromStr for FaultPlan {
     type Err = FaultPlanError;
@@ -79,6 +81,7 @@ impl std::str::FromStr for FaultPlan {
                 "kill_after" => plan.kill_after = Some(value),
                 "freeze_after" => plan.freeze_after = Some(value),
                 "freeze_ms" => plan.freeze = Duration::from_millis(u64::from(value)),
+                "ignores_limits" if value <= 1 => plan.ignores_limits = value == 1,
                 "flip" if value > 0 => plan.flip_every = Some(value),
                 "mask" if value > 0 => plan.flip_mask = Some(u16::try_from(value).map_err(|_| wrong())?),
                 _ => return Err(wrong()),
@@ -237,6 +240,10 @@ impl Rail for Faulty {
         self.inner.room()
     }
 
+    fn is_mid_payload(&self) -> bool {
+        self.inner.is_mid_payload()
+    }
+
     fn fence(&mut self) {
         self.inner.fence();
     }
@@ -304,9 +311,10 @@ mod tests {
 
     #[test]
     fn a_plan_is_read_from_text_and_what_is_wrong_is_named() {
-        let plan: FaultPlan = "drop=5,delay=1000,delay_ms=20,seed=7,flip=2,mask=31744".parse().unwrap();
+        let plan: FaultPlan =
+            "drop=5,delay=1000,delay_ms=20,seed=7,flip=2,mask=31744,ignores_limits=1".parse().unwrap();
         assert_eq!((plan.drop_permille, plan.delay_permille, plan.seed), (5, 1000, 7));
-        assert_eq!((plan.flip_every, plan.flip_mask), (Some(2), Some(0x7c00)));
+        assert_eq!((plan.flip_every, plan.flip_mask, plan.ignores_limits), (Some(2), Some(0x7c00), true));
         for wrong in ["", "drop", "drop=x", "drop=1001", "flip=0", "mask=0", "mask=65536", "drip=5"] {
             let error = wrong.parse::<FaultPlan>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{wrong}`")), "{error}");

@@ -140,8 +140,12 @@ pub(crate) enum RailError {
     Os(#[from] std::io::Error),
     #[error("the peer broke the protocol: {0}")]
     Protocol(&'static str),
+    #[error("the peer sends more than it may")]
+    Overdrawn,
     #[error("the NIC: {0}")]
     Nic(String),
+    #[error("the device: {0}")]
+    Device(String),
     #[error("the peer did not give a revoked lease back in time")]
     Overdue,
     #[error("killed by the fault plan")]
@@ -167,6 +171,11 @@ pub(crate) trait Rail: Send {
 
     /// Slices that it takes before bytes would only wait in its queue.
     fn room(&self) -> usize;
+
+    /// Whether a payload is half here, so that more of it is due.
+    fn is_mid_payload(&self) -> bool {
+        false
+    }
 
     /// Lets go of memory whose lease has been revoked, at once.
     fn fence(&mut self);

@@ -63,7 +63,7 @@ impl Exchange {
 
 /// A rail over a connected Unix stream.
 pub(crate) fn rail(socket: OwnedFd, owner: Arc<Owner>) -> Stream {
-    Stream::new(socket, owner, Some(Exchange::default()))
+    Stream::new(socket, owner, Some(Exchange::default()), None)
 }
 
 /// User of the process at the other end.

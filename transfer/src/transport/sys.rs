@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// Most gather entries of one call (`IOV_MAX` on Linux).
 pub(crate) const IOV_MAX: usize = 1024;
@@ -143,8 +144,18 @@ pub(crate) fn recv_bytes(fd: RawFd, bytes: &mut [u8]) -> io::Result<Option<usize
 #[repr(align(8))]
 struct ControlBuffer([u8; 64]);
 
-/// Receives into the next ranges of `iov`, then into `tail`; returns bytes that went to each. `Ok(None)`: would block.
-/// A peer that closed gives `Some((0, 0))`.
+/// What [`recv`] got.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Bytes that went to the ranges.
+    pub(crate) direct: usize,
+    /// Bytes that went to the tail.
+    pub(crate) staged: usize,
+    /// There may be more to receive. Otherwise the socket was emptied: a descriptor that is watched by its edges tells of what comes.
+    pub(crate) more: bool,
+}
+
+/// Receives into the next ranges of `iov`, then into `tail`. `Ok(None)`: would block. A peer that closed gives no bytes.
 ///
 /// # Safety
 /// The ranges that are left must be writable during the call, and must not overlap `tail`.
@@ -153,11 +164,12 @@ pub(crate) unsafe fn recv(
     iov: &mut IoVec,
     tail: &mut [u8],
     fds: Option<&mut Vec<OwnedFd>>,
-) -> io::Result<Option<(usize, usize)>> {
+) -> io::Result<Option<Received>> {
     // The tail rides behind the ranges for this call alone.
     let ranges = iov.items.len();
     iov.items.push(libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() });
     let count = (ranges + 1 - iov.at).min(IOV_MAX);
+    let is_whole = count == ranges + 1 - iov.at;
     // SAFETY: `msghdr` is plain data, zero is its empty state.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = iov.items[iov.at..].as_mut_ptr();
@@ -171,6 +183,8 @@ pub(crate) unsafe fn recv(
     // SAFETY: the ranges are the caller's promise, the rest are live locals.
     let got = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
     iov.items.truncate(ranges);
+    // A message with descriptors ends a receive early.
+    let mut more = fds.is_some() && message.msg_controllen > 0 || !is_whole;
     if let (Some(fds), true) = (fds, got >= 0) {
         // SAFETY: the kernel filled the control buffer; headers are walked within the length that it gave.
         unsafe { take_fds(&message, fds) };
@@ -178,9 +192,10 @@ pub(crate) unsafe fn recv(
     match blocking(got)? {
         None => Ok(None),
         Some(got) => {
+            more |= got == iov.left + tail.len();
             let direct = got.min(iov.left);
             iov.advance(direct);
-            Ok(Some((direct, got - direct)))
+            Ok(Some(Received { direct, staged: got - direct, more }))
         }
     }
 }
@@ -217,10 +232,14 @@ fn blocking(result: isize) -> io::Result<Option<usize>> {
     }
 }
 
+fn no_events() -> Vec<libc::epoll_event> {
+    vec![libc::epoll_event { events: 0, u64: 0 }; 64]
+}
+
 /// A set of descriptors to wait for.
 pub(crate) struct Poller {
-    epoll: OwnedFd,
-    wake: OwnedFd,
+    epoll: Arc<OwnedFd>,
+    wake: Arc<OwnedFd>,
     events: Vec<libc::epoll_event>,
 }
 
@@ -229,7 +248,7 @@ const WAKE: u64 = u64::MAX;
 
 /// Wakes a [`Poller`] from any thread.
 #[derive(Clone)]
-pub(crate) struct Waker(std::sync::Arc<OwnedFd>);
+pub(crate) struct Waker(Arc<OwnedFd>);
 
 impl Waker {
     pub(crate) fn wake(&self) {
@@ -254,12 +273,16 @@ impl Poller {
             }
             (epoll, OwnedFd::from_raw_fd(wake))
         };
-        let waker = Waker(std::sync::Arc::new(wake.try_clone()?));
-        // SAFETY: an empty event is plain data.
-        let events = vec![unsafe { std::mem::zeroed() }; 64];
-        let poller = Self { epoll, wake, events };
+        let wake = Arc::new(wake);
+        let waker = Waker(Arc::clone(&wake));
+        let poller = Self { epoll: Arc::new(epoll), wake, events: no_events() };
         poller.control(libc::EPOLL_CTL_ADD, poller.wake.as_raw_fd(), WAKE, libc::EPOLLIN)?;
         Ok((poller, waker))
+    }
+
+    /// The same set, for another thread to wait for: each word goes to one of the two.
+    pub(crate) fn twin(&self) -> Self {
+        Self { epoll: Arc::clone(&self.epoll), wake: Arc::clone(&self.wake), events: no_events() }
     }
 
     /// Readable when something is ready: a poller can be watched by another.
@@ -351,7 +374,7 @@ mod tests {
         into.push(first.as_mut_ptr(), 11);
         // SAFETY: `first` and `tail` live and are distinct.
         let got = unsafe { recv(b.as_raw_fd(), &mut into, &mut tail, Some(&mut fds)) }.unwrap();
-        assert_eq!(got, Some((11, 4)));
+        assert_eq!(got, Some(Received { direct: 11, staged: 4, more: true }));
         assert_eq!((&first, &tail[..4], fds.len()), (b"headPAYLOAD", &b"tail"[..], 1));
         // SAFETY: as above; nothing is left to read.
         assert_eq!(unsafe { recv(b.as_raw_fd(), &mut into, &mut tail, None) }.unwrap(), None);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use crate::session::TcpRail;
+use crate::session::inflow::Inflow;
 use crate::transport::Owner;
 use crate::transport::stream::Stream;
 
@@ -29,9 +30,13 @@ pub(crate) fn tune(socket: &Socket, silence: Duration) -> io::Result<()> {
 
 /// Gives a data socket its buffers, and on loopback a congestion control that does not pace: pacing timers cost a third
 /// of the throughput there (measured with bbr as the system's default), and there is no queue to protect.
-pub(crate) fn tune_data(socket: &Socket, loopback: bool) -> io::Result<()> {
+/// Elsewhere the one that was asked for, if any.
+pub(crate) fn tune_data(socket: &Socket, loopback: bool, congestion: Option<&str>) -> io::Result<()> {
     socket.set_send_buffer_size(BUFFER_BYTES)?;
     socket.set_recv_buffer_size(BUFFER_BYTES)?;
+    if let Some(name) = congestion {
+        return socket.set_tcp_congestion(name.as_bytes());
+    }
     if loopback && let Err(error) = socket.set_tcp_congestion(b"cubic") {
         tracing::debug!(%error, "cubic is not to be had, the system's congestion control stays");
     }
@@ -67,7 +72,7 @@ pub(crate) fn listen(rail: &TcpRail) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A rail over a connected stream.
-pub(crate) fn rail(socket: OwnedFd, owner: Arc<Owner>) -> Stream {
-    Stream::new(socket, owner, None)
+/// A rail over a connected stream. `inflow` counts what comes in over it.
+pub(crate) fn rail(socket: OwnedFd, owner: Arc<Owner>, inflow: Option<Arc<Inflow>>) -> Stream {
+    Stream::new(socket, owner, None, inflow)
 }

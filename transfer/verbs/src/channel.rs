@@ -80,30 +80,33 @@ impl CompletionChannel {
     ///
     /// [`Error::Verb`].
     pub fn event(&self) -> Result<Option<u32>, Error> {
-        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
         let mut queues = self.queues();
         let library = self.0.context.library();
-        // SAFETY: the channel lives; both pointers may be written.
-        if unsafe { library.ibv_get_cq_event(self.raw(), &raw mut queue, &raw mut context) } != 0 {
-            let source = io::Error::last_os_error();
-            return match source.kind() {
-                io::ErrorKind::WouldBlock => Ok(None),
-                _ => Err(Error::Verb { verb: "ibv_get_cq_event", on: self.0.context.name().into(), source }),
+        loop {
+            let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: the channel lives; both pointers may be written.
+            if unsafe { library.ibv_get_cq_event(self.raw(), &raw mut queue, &raw mut context) } != 0 {
+                let source = io::Error::last_os_error();
+                return match source.kind() {
+                    io::ErrorKind::WouldBlock => Ok(None),
+                    _ => Err(Error::Verb { verb: "ibv_get_cq_event", on: self.0.context.name().into(), source }),
+                };
+            }
+            let known = queues.iter_mut().find(|fetched| fetched.queue.as_ptr() == queue);
+            let Some(fetched) = known else {
+                // Nobody's event any more; one that matters may be behind it.
+                // SAFETY: the queue is being destroyed, which waits for this.
+                unsafe { library.ibv_ack_cq_events(queue, 1) };
+                continue;
             };
+            fetched.events += 1;
+            if fetched.events == ACK_BATCH {
+                // SAFETY: the queue lives: it leaves the list before it goes. As many events were fetched.
+                unsafe { library.ibv_ack_cq_events(queue, fetched.events) };
+                fetched.events = 0;
+            }
+            return Ok(Some(fetched.handle));
         }
-        let known = queues.iter_mut().find(|fetched| fetched.queue.as_ptr() == queue);
-        let Some(fetched) = known else {
-            // SAFETY: the queue is being destroyed, which waits for this.
-            unsafe { library.ibv_ack_cq_events(queue, 1) };
-            return Ok(None);
-        };
-        fetched.events += 1;
-        if fetched.events == ACK_BATCH {
-            // SAFETY: the queue lives: it leaves the list before it goes. As many events were fetched.
-            unsafe { library.ibv_ack_cq_events(queue, fetched.events) };
-            fetched.events = 0;
-        }
-        Ok(Some(fetched.handle))
     }
 
     /// A queue of this channel was made.

@@ -54,6 +54,11 @@ impl Context {
         self.0.raw.as_ptr()
     }
 
+    /// The library that it was opened through.
+    pub fn verbs(&self) -> &Verbs {
+        &self.0.verbs
+    }
+
     pub(crate) fn library(&self) -> &sys::IbVerbs {
         &self.0.verbs.raw
     }

@@ -42,6 +42,12 @@ impl Verbs {
         unsafe { sys::open(Some(path)) }.map(|raw| Self { raw: Arc::new(raw) })
     }
 
+    /// Whether this libibverbs has [`register_dmabuf`](crate::ProtectionDomain::register_dmabuf) (rdma-core 34 on); a device's driver may
+    /// refuse it all the same.
+    pub fn takes_dma_buf(&self) -> bool {
+        self.raw.ibv_reg_dmabuf_mr.is_ok()
+    }
+
     /// The devices that are there now.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Two hosts joined by several rails, out of network namespaces: made for a test, gone after it.
+//! Two hosts joined by several rails, or many at one switch, out of network namespaces: made for a test, gone after it.
 //!
 //! Each rail is a pair of virtual Ethernet devices, one end a host, and each end sends no faster than a token bucket lets
 //! it. Host A has 10.77.RAIL.1, host B 10.77.RAIL.2, every rail a subnet of its own.
@@ -84,6 +84,61 @@ impl Drop for Fabric {
     fn drop(&mut self) {
         for name in &self.names {
             // It may not have come to be; its devices go with it.
+            let _ = run(&["ip", "netns", "delete", name]);
+        }
+    }
+}
+
+/// Hosts at one switch, whose port to the first is slow: host `i` has 10.78.0.`i + 1` and the namespace of that number.
+#[derive(Debug)]
+pub struct Switch {
+    /// The switch's own, and those of the hosts.
+    names: Vec<String>,
+}
+
+impl Switch {
+    /// So many hosts. The port to the first forwards no more than `mbit`, Mbit/s.
+    ///
+    /// # Errors
+    /// What the system said, where it does not let us, or lacks a part.
+    pub fn new(hosts: usize, mbit: u32) -> Result<Self, String> {
+        let tag = format!("kvs{}", std::process::id());
+        let mut switch = Self { names: Vec::new() };
+        for number in 0..=hosts {
+            let name = format!("{tag}n{number}");
+            run(&["ip", "netns", "add", &name])?;
+            switch.names.push(name);
+        }
+        let center = switch.names[0].clone();
+        let at = |name: &str, words: &[&str]| run(&[&["ip", "netns", "exec", name][..], words].concat());
+        at(&center, &["ip", "link", "add", "br0", "type", "bridge"])?;
+        at(&center, &["ip", "link", "set", "br0", "up"])?;
+        for (number, host) in switch.names[1..].iter().enumerate() {
+            let (port, address) = (format!("port{number}"), format!("10.78.0.{}/24", number + 1));
+            run(&[
+                "ip", "link", "add", &port, "netns", &center, "type", "veth", "peer", "name", "rail0", "netns", host,
+            ])?;
+            at(&center, &["ip", "link", "set", &port, "master", "br0", "up"])?;
+            at(host, &["ip", "address", "add", &address, "dev", "rail0"])?;
+            at(host, &["ip", "link", "set", "lo", "up"])?;
+            at(host, &["ip", "link", "set", "rail0", "up"])?;
+        }
+        let rate = format!("{mbit}mbit");
+        let shape = ["root", "tbf", "rate", &rate, "burst", BURST, "limit", QUEUE];
+        at(&center, &[&["tc", "qdisc", "add", "dev", "port0"][..], &shape[..]].concat())?;
+        Ok(switch)
+    }
+
+    /// `NAMESPACE=ADDRESS` of all, the one behind the slow port first.
+    pub fn hosts(&self) -> String {
+        let hosts = self.names[1..].iter().zip(1..);
+        hosts.map(|(name, number)| format!("{name}=10.78.0.{number}")).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        for name in &self.names {
             let _ = run(&["ip", "netns", "delete", name]);
         }
     }

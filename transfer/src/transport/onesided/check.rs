@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use crate::integrity::Crc;
 use crate::plan::Direction;
 use crate::session::lease::Access;
 use crate::session::wire::{Check, Message};
@@ -12,16 +11,9 @@ use crate::transport::Owner;
 use crate::transport::frame::Status;
 use crate::transport::onesided::Request;
 
-/// Over the bytes on our side.
-pub(super) fn local_crc(request: &Request) -> u32 {
-    let mut crc = Crc::default();
-    for piece in &request.pieces {
-        if let Some(base) = request.job.region.mapping().at(piece.local, piece.len) {
-            // SAFETY: `at` proved the range; the job keeps the region mapped.
-            unsafe { crc.add(base, piece.len as usize) };
-        }
-    }
-    crc.finish()
+/// Over the bytes on our side; none where a device does not give them.
+pub(super) fn local_crc(request: &Request) -> Option<u32> {
+    request.job.region.crc(request.pieces.iter().map(|piece| (piece.local, piece.len)))
 }
 
 /// The question, quoting what was sent if it was written.
@@ -49,14 +41,7 @@ pub(super) fn answer(owner: &Owner, check: &Check, now: Instant) -> (Status, u32
             return (refusal.into(), 0);
         }
     };
-    let mut crc = Crc::default();
-    for (offset, len) in ranges {
-        if let Some(base) = pin.region().mapping().at(offset, len) {
-            // SAFETY: `at` proved the range, the pin keeps the region mapped and lent.
-            unsafe { crc.add(base, len as usize) };
-        }
-    }
-    let crc = crc.finish();
+    let Some(crc) = pin.region().crc(ranges) else { return (Status::Unreachable, 0) };
     if check.crc.is_some_and(|expected| expected != crc) {
         count(&owner.counters.checksum_errors, 1);
         return (Status::Corrupt, crc);
@@ -66,7 +51,7 @@ pub(super) fn answer(owner: &Owner, check: &Check, now: Instant) -> (Status, u32
 
 /// The initiator's side: a read compares what has come with what was there.
 pub(super) fn verdict(owner: &Owner, request: &Request, status: Status, crc: u32) -> Status {
-    if status != Status::Ok || request.direction == Direction::Write || local_crc(request) == crc {
+    if status != Status::Ok || request.direction == Direction::Write || local_crc(request) == Some(crc) {
         return status;
     }
     count(&owner.counters.checksum_errors, 1);

@@ -44,6 +44,8 @@ struct Flight {
     crc: Option<u32>,
     /// It was with a queue pair that has failed. Until the peer has made another responder, it may still land.
     in_doubt: bool,
+    /// The planner was told that it is not on its way yet.
+    waits: bool,
 }
 
 impl Flight {
@@ -90,6 +92,8 @@ pub(crate) struct OneSided<D: Device> {
     next: u64,
     works: Vec<Work>,
     done: VecDeque<Completion>,
+    /// The poller may have something to say.
+    called: bool,
     /// The socket may have something for us.
     readable: bool,
     /// Since when leases may have been revoked that are still to be wanted back.
@@ -99,7 +103,8 @@ pub(crate) struct OneSided<D: Device> {
 impl<D: Device> OneSided<D> {
     /// Over the connected socket of a stream.
     pub(crate) fn new(socket: OwnedFd, owner: Arc<Owner>, device: D, poller: Poller) -> std::io::Result<Self> {
-        let pipe = Pipe::new(socket);
+        let mut pipe = Pipe::new(socket);
+        pipe.keep();
         poller.add(pipe.fd(), SOCKET)?;
         device.watch(&poller)?;
         Ok(Self {
@@ -117,6 +122,7 @@ impl<D: Device> OneSided<D> {
             next: 0,
             works: Vec::new(),
             done: VecDeque::new(),
+            called: true,
             readable: true,
             recalls: None,
         })
@@ -186,7 +192,7 @@ impl<D: Device> OneSided<D> {
                 let status = status_of(status)?;
                 if let Some(flight) = self.checking.remove(&id) {
                     let status = check::verdict(&self.owner, &flight.request, status, crc);
-                    self.end(flight.slice, status.outcome());
+                    self.tell(flight.slice, status.outcome());
                 }
             }
             _ => return Err(RailError::Protocol("a message out of turn")),
@@ -283,12 +289,12 @@ impl<D: Device> OneSided<D> {
             self.give_back(flight.lease(), landed)?;
             if status == WorkStatus::RemoteAccess {
                 // A submit checks ranges and direction against the ticket: what is left is that the lease has ended.
-                self.end(flight.slice, Status::Stale.outcome());
+                self.tell(flight.slice, Status::Stale.outcome());
             } else if flight.request.job.checksum {
                 self.pipe.send(&check::question(&flight.request, flight.crc))?;
                 self.checking.insert(id, flight);
             } else {
-                self.end(flight.slice, Outcome::Landed);
+                self.tell(flight.slice, Outcome::Landed);
             }
         }
         self.works = works;
@@ -307,15 +313,18 @@ impl<D: Device> OneSided<D> {
         let ids: Vec<u64> = self.waiting.keys().copied().collect();
         for id in ids {
             match self.step(id) {
-                Step::Wait => {}
-                Step::Ask => self.ask(id)?,
+                Step::Wait => self.waits(id),
+                Step::Ask => {
+                    self.ask(id)?;
+                    self.waits(id);
+                }
                 Step::End(outcome) => {
                     let Some(flight) = self.waiting.remove(&id) else { continue };
                     self.queued -= flight.request.pieces.len();
                     if flight.in_doubt {
                         self.give_back(flight.lease(), 0)?;
                     }
-                    self.end(flight.slice, outcome);
+                    self.tell(flight.slice, outcome);
                 }
                 Step::Post(local, remote) => {
                     let Some(flight) = self.waiting.remove(&id) else { continue };
@@ -323,7 +332,10 @@ impl<D: Device> OneSided<D> {
                     if !flight.in_doubt {
                         self.loans.posted(flight.lease());
                     }
-                    self.posted.insert(id, Flight { in_doubt: false, ..flight });
+                    if flight.waits {
+                        self.tell(flight.slice, Outcome::Leaves);
+                    }
+                    self.posted.insert(id, Flight { in_doubt: false, waits: false, ..flight });
                 }
             }
         }
@@ -368,7 +380,17 @@ impl<D: Device> OneSided<D> {
         Ok(self.pipe.send(&Message::Borrow(borrow))?)
     }
 
-    fn end(&mut self, slice: SliceId, outcome: Outcome) {
+    /// A slice is not on its way yet.
+    fn waits(&mut self, id: u64) {
+        if let Some(flight) = self.waiting.get_mut(&id).filter(|flight| !flight.waits) {
+            flight.waits = true;
+            let slice = flight.slice;
+            self.tell(slice, Outcome::Waits);
+        }
+    }
+
+    /// The planner is told.
+    fn tell(&mut self, slice: SliceId, outcome: Outcome) {
         self.done.push_back(Completion { slice, outcome });
     }
 }
@@ -394,8 +416,8 @@ impl<D: Device> Rail for OneSided<D> {
     }
 
     fn submit(&mut self, submitted: &Post<'_>, _: Instant) -> Result<(), PostError> {
-        let mapping = submitted.job.region.mapping();
-        let reachable = submitted.pieces.iter().all(|p| mapping.at(p.local, p.len).is_some());
+        let region = &submitted.job.region;
+        let reachable = submitted.pieces.iter().all(|p| region.contains(p.local, p.len));
         if !reachable || submitted.pieces.len() > PIECES_MAX || submitted.bytes > PAYLOAD_MAX {
             return Err(PostError::Unreachable);
         }
@@ -403,7 +425,6 @@ impl<D: Device> Rail for OneSided<D> {
             return Err(PostError::Full);
         }
         let id = self.next;
-        self.next += 1;
         let request = Arc::new(Request {
             id,
             job: Arc::clone(submitted.job),
@@ -412,19 +433,26 @@ impl<D: Device> Rail for OneSided<D> {
             bytes: submitted.bytes,
         });
         let wants_crc = submitted.job.checksum && submitted.direction == Direction::Write;
-        let crc = wants_crc.then(|| check::local_crc(&request));
+        let crc = if wants_crc { Some(check::local_crc(&request).ok_or(PostError::Unreachable)?) } else { None };
+        self.next += 1;
         self.queued += submitted.pieces.len();
-        self.waiting.insert(id, Flight { slice: submitted.id, request, crc, in_doubt: false });
+        self.waiting.insert(id, Flight { slice: submitted.id, request, crc, in_doubt: false, waits: false });
+        // Told before the queue pair is made: that takes a while, and many may be made in one go.
+        if self.sender != Sender::Ready {
+            self.waits(id);
+        }
         Ok(())
     }
 
     fn progress(&mut self, now: Instant) -> Result<bool, RailError> {
-        let (readable, device) = (&mut self.readable, &mut self.device);
-        self.poller.wait(Some(Duration::ZERO), |key, may_read, _| match key {
-            SOCKET => *readable |= may_read,
-            key if may_read => device.ready(key),
-            _ => {}
-        })?;
+        if std::mem::take(&mut self.called) {
+            let (readable, device) = (&mut self.readable, &mut self.device);
+            self.poller.wait(Some(Duration::ZERO), |key, may_read, _| match key {
+                SOCKET => *readable |= may_read,
+                key if may_read => device.ready(key),
+                _ => {}
+            })?;
+        }
         if self.readable {
             self.hear(now)?;
         }
@@ -437,7 +465,9 @@ impl<D: Device> Rail for OneSided<D> {
     }
 
     /// The rail's own poller says which.
-    fn ready(&mut self, _: bool, _: bool) {}
+    fn ready(&mut self, _: bool, _: bool) {
+        self.called = true;
+    }
 
     fn completion(&mut self) -> Option<Completion> {
         self.done.pop_front()

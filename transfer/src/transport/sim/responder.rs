@@ -76,8 +76,8 @@ impl Responder {
         let region = keys.first().and_then(|key| self.fabric.region(key.key)).ok_or(Refusal::Stale)?;
         let mut flipper = self.owner.flipper.as_ref().filter(|_| request.direction == Direction::Write);
         for piece in &request.pieces {
-            let local = request.job.region.mapping().at(piece.local, piece.len).ok_or(Refusal::Malformed)?;
-            let lent = region.mapping().at(piece.remote, piece.len).ok_or(Refusal::OutsideLease)?;
+            let local = request.job.region.at(piece.local, piece.len).ok_or(Refusal::Malformed)?;
+            let lent = region.at(piece.remote, piece.len).ok_or(Refusal::OutsideLease)?;
             let len = piece.len as usize;
             self.owner.about_to_copy();
             // SAFETY: `at` proved both ranges; both regions are held until the copy is done. They may be one: the copy allows it.
@@ -109,8 +109,8 @@ impl Responder {
             if pin.lease().is_revoked() {
                 return Err(Refusal::Stale);
             }
-            let local = job.region.mapping().at(piece.local, piece.len).ok_or(Refusal::Malformed)?;
-            let lent = pin.region().mapping().at(piece.remote, piece.len).ok_or(Refusal::OutsideLease)?;
+            let local = job.region.at(piece.local, piece.len).ok_or(Refusal::Malformed)?;
+            let lent = pin.region().at(piece.remote, piece.len).ok_or(Refusal::OutsideLease)?;
             let len = piece.len as usize;
             self.owner.about_to_copy();
             // SAFETY: `at` proved both ranges; the request's job and the pin keep their regions mapped, and the pin keeps the

@@ -12,6 +12,7 @@
 mod leases;
 mod rx;
 mod serve;
+mod staged;
 mod tx;
 
 use std::collections::{HashMap, VecDeque};
@@ -21,6 +22,7 @@ use std::time::Instant;
 
 use crate::integrity::Crc;
 use crate::plan::{Completion, Direction, Piece, SliceId};
+use crate::session::inflow::Inflow;
 use crate::session::lease::Pin;
 use crate::transport::frame::{ENTRIES_MAX, Entry, Header, Kind, PAYLOAD_MAX, Status, push_entry};
 use crate::transport::shm::Exchange;
@@ -28,6 +30,7 @@ use crate::transport::{Job, Owner, Post, PostError, Rail, RailError};
 
 use leases::LeaseCache;
 use rx::Rx;
+use staged::{Landing, Lanes};
 use tx::{Keep, Tx};
 
 /// Slices queued for sending at which a stream wants no more: one on the wire, one behind it.
@@ -59,11 +62,20 @@ pub(crate) struct Stream {
     rx: Rx,
     flights: HashMap<u64, Flight>,
     spare_pieces: Vec<Vec<Piece>>,
+    lanes: Lanes,
+    /// Received, and on their way to a device; no more than the peer has slices in flight.
+    landings: Vec<Landing>,
+    /// A device copies: look again at once.
+    spinning: bool,
+    /// Look again then, whatever is ready.
+    look_at: Option<Instant>,
     done: VecDeque<Completion>,
+    /// Counts the peer's writes against its limit, where it has one.
+    inflow: Option<Arc<Inflow>>,
 }
 
 impl Stream {
-    pub(crate) fn new(fd: OwnedFd, owner: Arc<Owner>, shm: Option<Exchange>) -> Self {
+    pub(crate) fn new(fd: OwnedFd, owner: Arc<Owner>, shm: Option<Exchange>, inflow: Option<Arc<Inflow>>) -> Self {
         Self {
             fd,
             owner,
@@ -73,7 +85,12 @@ impl Stream {
             rx: Rx::default(),
             flights: HashMap::new(),
             spare_pieces: Vec::new(),
+            lanes: Lanes::default(),
+            landings: Vec::new(),
+            spinning: false,
+            look_at: None,
             done: VecDeque::new(),
+            inflow,
         }
     }
 
@@ -124,22 +141,34 @@ impl Rail for Stream {
         if kind == Kind::WriteRef {
             self.export(&post.job.region)?;
         }
-        let mapping = post.job.region.mapping();
+        let region = &post.job.region;
+        let on_device = region.device_memory().is_some();
         let mut crc = (post.job.checksum && post.direction == Direction::Write).then(Crc::default);
         let mut frame = self.tx.frame();
         for piece in post.pieces {
-            let Some(base) = mapping.at(piece.local, piece.len) else {
+            let base = region.at(piece.local, piece.len);
+            if base.is_none() && !(on_device && region.contains(piece.local, piece.len)) {
                 self.tx.recycle(frame);
                 return Err(PostError::Unreachable);
-            };
+            }
             // No longer than PAYLOAD_MAX, which the sum above is under.
             let len = piece.len as u32;
             push_entry(&mut frame.head, kind, Entry { key: piece.remote, value: len, source: piece.local });
-            if let Some(crc) = &mut crc {
+            if let (Some(crc), Some(base)) = (&mut crc, base) {
                 // SAFETY: `at` proved the range; the job keeps the region mapped.
                 unsafe { crc.add(base, len as usize) };
             }
         }
+        let ranges = post.pieces.iter().map(|piece| (piece.local, piece.len));
+        let staged = if on_device && kind == Kind::Write {
+            let Some(staged) = self.outgoing(region, ranges, crc.as_mut()) else {
+                self.tx.recycle(frame);
+                return Err(PostError::Unreachable);
+            };
+            Some(staged)
+        } else {
+            None
+        };
         let mut header = Header::new(kind, id);
         header.entries = post.pieces.len() as u16;
         header.bytes = post.bytes as u32;
@@ -151,9 +180,10 @@ impl Rail for Stream {
             header.payload_crc = Some(0);
         }
         frame.seal(&header);
+        frame.staged = staged;
         if kind == Kind::Write {
             for piece in post.pieces {
-                if let Some(base) = mapping.at(piece.local, piece.len) {
+                if let Some(base) = region.at(piece.local, piece.len) {
                     frame.iov.push(base, piece.len as usize);
                 }
             }
@@ -171,9 +201,11 @@ impl Rail for Stream {
     }
 
     fn progress(&mut self, now: Instant) -> Result<bool, RailError> {
+        self.look_at = None;
         let mut more = self.receive(now)?;
-        more |= self.transmit()?;
-        Ok(more)
+        more |= self.land(now);
+        more |= self.transmit(now)?;
+        Ok(more | std::mem::take(&mut self.spinning))
     }
 
     fn completion(&mut self) -> Option<Completion> {
@@ -184,10 +216,21 @@ impl Rail for Stream {
         QUEUE_WANTED.saturating_sub(self.tx.len()).min(FLIGHT_MAX - self.flights.len())
     }
 
+    fn is_mid_payload(&self) -> bool {
+        self.rx.sink.is_some()
+    }
+
     fn fence(&mut self) {
         self.leases.sweep();
         self.tx.fence();
         self.rx.fence();
+        if self.rx.is_revoked_on_a_device() {
+            self.turn_away(Status::Stale);
+        }
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        self.look_at
     }
 
     fn close(self: Box<Self>) -> Option<OwnedFd> {

@@ -12,8 +12,9 @@ use crate::session::lease::Pin;
 use crate::telemetry::count;
 use crate::transport::RailError;
 use crate::transport::frame::{HEAD_MAX, HEADER_BYTES, Header, Status, sealed};
+use crate::transport::stream::staged::{Landing, Step};
 use crate::transport::stream::{Stream, release_revoked, tx::push_scratch};
-use crate::transport::sys::{self, IoVec};
+use crate::transport::sys::{self, IoVec, Received};
 
 /// Bytes received before the other direction gets its turn.
 const BUDGET: usize = 4 << 20;
@@ -34,6 +35,10 @@ pub(super) enum Payload {
     },
     /// Bytes of one of our reads.
     Data,
+    /// Either of them, for device memory.
+    Device(Box<Landing>),
+    /// Already settled.
+    Nobody,
 }
 
 /// Where the rest of the current payload goes.
@@ -81,7 +86,13 @@ impl Rx {
         push_scratch(&mut self.iov, self.scratch.as_mut_ptr(), SCRATCH, bytes);
     }
 
-    /// Turns the rest of a payload away from memory whose lease has been revoked.
+    /// Whether a payload goes to a device under a lease that has been revoked.
+    pub(super) fn is_revoked_on_a_device(&mut self) -> bool {
+        let Some(Sink { payload: Payload::Device(landing), .. }) = &mut self.sink else { return false };
+        matches!(landing.payload(), Some(Payload::Write { pin: Some(pin), .. }) if pin.lease().is_revoked())
+    }
+
+    /// Turns the rest of a payload away from host memory whose lease has been revoked.
     pub(super) fn fence(&mut self) {
         if let Some(Sink { payload: Payload::Write { pin, status }, crc, .. }) = &mut self.sink
             && release_revoked(pin)
@@ -116,7 +127,11 @@ impl Stream {
                 unsafe { rx.iov.fill(&rx.stage[start..start + n]) };
                 rx.start += n;
                 if rx.iov.left() == 0 {
-                    self.finish_payload();
+                    match self.next_room(now) {
+                        Step::Room => {}
+                        Step::Wait => return Ok(false),
+                        Step::Received => self.finish_payload(),
+                    }
                     continue;
                 }
             } else if let Some((header, len)) = self.rx.head()?
@@ -164,9 +179,11 @@ impl Stream {
                 rx.readable = false;
                 Ok(0)
             }
-            Some((0, 0)) => Err(RailError::Closed),
-            Some((direct, staged)) => {
+            Some(Received { direct: 0, staged: 0, .. }) => Err(RailError::Closed),
+            Some(Received { direct, staged, more }) => {
                 rx.end += staged;
+                // Where there is no more, what comes next is told.
+                rx.readable = more;
                 Ok(direct + staged)
             }
         }
@@ -175,6 +192,15 @@ impl Stream {
     /// All bytes of the current payload are where they belong.
     pub(super) fn finish_payload(&mut self) {
         let Some(sink) = self.rx.sink.take() else { return };
+        let sink = match sink {
+            // It has been received, and is told when it is on the device.
+            Sink { payload: Payload::Device(landing), .. } => {
+                self.rx.iov.clear();
+                self.landings.push(*landing);
+                return;
+            }
+            sink => sink,
+        };
         if let Some(flipper) = &self.owner.flipper
             && let Payload::Write { pin: Some(_), status: Status::Ok } = &sink.payload
             && let Some((base, len)) = self.rx.ranges.rest().next()
@@ -197,6 +223,9 @@ impl Stream {
         }
         match sink.payload {
             Payload::Write { pin, mut status } => {
+                if let Some(inflow) = &self.inflow {
+                    inflow.count(sink.bytes);
+                }
                 if status == Status::Ok && !intact {
                     status = Status::Corrupt;
                 }
@@ -213,6 +242,7 @@ impl Stream {
                     flight.corrupt |= !intact;
                 }
             }
+            Payload::Device(_) | Payload::Nobody => {}
         }
     }
 }

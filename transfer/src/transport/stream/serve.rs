@@ -1,5 +1,6 @@
 //! Frames of the peer: each is checked whole before it touches memory.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::integrity::Crc;
@@ -9,6 +10,7 @@ use crate::telemetry::count;
 use crate::transport::RailError;
 use crate::transport::frame::{Entry, Header, Kind, Status, entries};
 use crate::transport::stream::rx::{Payload, Sink};
+use crate::transport::stream::staged::Landing;
 use crate::transport::stream::tx::Keep;
 use crate::transport::stream::{SERVING_MAX, Stream};
 
@@ -24,13 +26,20 @@ impl Stream {
             }
         }
         match header.kind {
+            Kind::Write if self.inflow.as_ref().is_some_and(|inflow| !inflow.admits(u64::from(header.bytes))) => {
+                return Err(RailError::Overdrawn);
+            }
             Kind::Write => self.serve_write(header, list(), now),
             Kind::WriteRef => self.serve_write_ref(header, list(), now)?,
             Kind::Read => self.serve_read(header, list(), now)?,
             Kind::Data => self.take_data(header)?,
             Kind::End => {
                 let status = Status::from_code(header.status).ok_or(RailError::Protocol("unknown status"))?;
-                self.complete(header.id, status);
+                match self.landings.iter_mut().find(|landing| landing.id() == header.id && landing.is_read()) {
+                    // Its bytes are not where they belong yet.
+                    Some(landing) => landing.ended = Some(status),
+                    None => self.complete(header.id, status),
+                }
             }
             Kind::Ack => {
                 for entry in list() {
@@ -65,7 +74,7 @@ impl Stream {
         status
     }
 
-    fn end(&mut self, id: u64, status: Status) {
+    pub(super) fn end(&mut self, id: u64, status: Status) {
         let mut header = Header::new(Kind::End, id);
         header.status = self.refused(status) as u32;
         self.tx.push(header, |_| {}, Keep::Nothing);
@@ -77,6 +86,22 @@ impl Stream {
         self.rx.iov.clear();
         self.rx.ranges.clear();
         let payload = match self.leases.admit(&self.owner, header, Access::Write, list.clone(), now) {
+            Ok(pin) if pin.region().device_memory().is_some() => {
+                self.owner.about_to_copy();
+                let ranges = list.map(|entry| (entry.key, u64::from(entry.value)));
+                match self.incoming(pin.region(), ranges) {
+                    Some(incoming) => {
+                        let (id, bytes) = (header.id, u64::from(header.bytes));
+                        let payload = Payload::Write { pin: Some(pin), status: Status::Ok };
+                        Payload::Device(Box::new(Landing::new(incoming, payload, id, bytes, crc.take())))
+                    }
+                    None => {
+                        crc = None;
+                        self.rx.discard(header.bytes as usize);
+                        Payload::Write { pin: None, status: Status::Unreachable }
+                    }
+                }
+            }
             Ok(pin) => {
                 self.owner.about_to_copy();
                 for entry in list {
@@ -114,6 +139,20 @@ impl Stream {
         let mut status = Status::Ok;
         match self.leases.admit(&self.owner, header, Access::Write, list.clone(), now) {
             Err(refusal) => status = self.refused(refusal.into()),
+            Ok(pin) if pin.region().device_memory().is_some() => {
+                self.owner.about_to_copy();
+                let to = list.clone().map(|entry| (entry.key, u64::from(entry.value)));
+                let from =
+                    list.filter_map(|e| source.at(e.source, u64::from(e.value)).map(|at| (at, e.value as usize)));
+                status = self.copy_to_device(pin.region(), to, from, header.payload_crc);
+                if status == Status::Ok {
+                    pin.lease().add_landed(u64::from(header.bytes));
+                    count(&self.owner.counters.bytes_received, u64::from(header.bytes));
+                } else if status == Status::Unreachable {
+                    // A device that failed may still copy: its memory is not given to anybody else.
+                    std::mem::forget(pin);
+                }
+            }
             Ok(pin) => {
                 let mut crc = header.payload_crc.map(|_| Crc::default());
                 // One strike a frame, as over tcp.
@@ -172,6 +211,10 @@ impl Stream {
                 return Ok(());
             }
         };
+        if pin.region().device_memory().is_some() {
+            self.serve_device_read(header, list, pin);
+            return Ok(());
+        }
         let crc = header.payload_crc.map(|_| {
             let mut crc = Crc::default();
             for entry in list.clone() {
@@ -214,8 +257,30 @@ impl Stream {
         }
         self.rx.iov.clear();
         self.rx.ranges.clear();
+        if flight.job.region.device_memory().is_some() {
+            // The first would still be on its way when the last word on the second counts.
+            if self.landings.iter().any(|landing| landing.id() == header.id && landing.is_read()) {
+                return Err(RailError::Protocol("data of a read twice"));
+            }
+            let (id, bytes, job) = (header.id, flight.bytes, Arc::clone(&flight.job));
+            let ranges: Vec<_> = flight.pieces.iter().map(|piece| (piece.local, piece.len)).collect();
+            let payload = match self.incoming(&job.region, ranges.into_iter()) {
+                Some(incoming) => {
+                    Payload::Device(Box::new(Landing::new(incoming, Payload::Data, id, bytes, header.payload_crc)))
+                }
+                None => {
+                    if let Some(flight) = self.flights.get_mut(&id) {
+                        flight.corrupt = true;
+                    }
+                    self.rx.discard(header.bytes as usize);
+                    Payload::Data
+                }
+            };
+            self.rx.sink = Some(Sink { id, payload, crc: None, bytes });
+            return Ok(());
+        }
         for piece in &flight.pieces {
-            if let Some(base) = flight.job.region.mapping().at(piece.local, piece.len) {
+            if let Some(base) = flight.job.region.at(piece.local, piece.len) {
                 self.rx.iov.push(base, piece.len as usize);
                 if header.payload_crc.is_some() {
                     self.rx.ranges.push(base, piece.len as usize);
@@ -234,10 +299,26 @@ impl Stream {
         let flight = self.flights.get_mut(&header.id).filter(|f| f.direction == Direction::Read);
         let flight = flight.ok_or(RailError::Protocol("data that nobody asked for"))?;
         self.owner.about_to_copy();
+        if flight.job.region.device_memory().is_some() {
+            let (id, job) = (header.id, Arc::clone(&flight.job));
+            let pieces = flight.pieces.clone();
+            let from: Option<Vec<_>> =
+                pieces.iter().map(|p| source.at(p.remote, p.len).map(|at| (at, p.len as usize))).collect();
+            let from = from.ok_or(RailError::Protocol("an exported region that is too short"))?;
+            let to = pieces.iter().map(|piece| (piece.local, piece.len));
+            let status = self.copy_to_device(&job.region, to, from.into_iter(), header.payload_crc);
+            if let Some(flight) = self.flights.get_mut(&id) {
+                flight.corrupt |= status != Status::Ok;
+            }
+            let mut confirm = Header::new(Kind::Confirm, id);
+            (confirm.lease, confirm.key, confirm.generation) = (job.lease, job.key, job.generation);
+            self.tx.push(confirm, |_| {}, Keep::Nothing);
+            return Ok(());
+        }
         let mut crc = header.payload_crc.map(|_| Crc::default());
         for piece in &flight.pieces {
             let from = source.at(piece.remote, piece.len);
-            let to = flight.job.region.mapping().at(piece.local, piece.len);
+            let to = flight.job.region.at(piece.local, piece.len);
             let (Some(from), Some(to)) = (from, to) else {
                 return Err(RailError::Protocol("an exported region that is too short"));
             };

@@ -5,8 +5,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use kvrail_cuda::{Next, Outgoing};
+
 use crate::memory::Region;
 use crate::session::lease::Pin;
+use crate::telemetry::count;
 use crate::transport::frame::{ENTRIES_MAX, Entry, HEADER_BYTES, Header, Kind, Status, push_entry};
 use crate::transport::stream::{Stream, release_revoked};
 use crate::transport::sys::{self, IoVec};
@@ -40,6 +43,10 @@ pub(super) struct Frame {
     started: bool,
     /// Bytes behind the head.
     payload: usize,
+    /// Where the payload comes from if it lies on a device; chunks of it follow the head one by one.
+    pub(super) staged: Option<Outgoing>,
+    /// The head has been sent, and what is to be sent next is payload from a device.
+    headless: bool,
 }
 
 impl Frame {
@@ -77,6 +84,8 @@ impl Tx {
             id: 0,
             started: false,
             payload: 0,
+            staged: None,
+            headless: false,
         });
         frame.head.resize(HEADER_BYTES, 0);
         frame
@@ -85,15 +94,17 @@ impl Tx {
     pub(super) fn recycle(&mut self, mut frame: Frame) {
         frame.head.clear();
         frame.iov.clear();
+        frame.staged = None;
         frame.keep = Keep::Nothing;
-        frame.started = false;
+        (frame.started, frame.headless) = (false, false);
         if self.spare.len() < SPARE_MAX {
             self.spare.push(frame);
         }
     }
 
     pub(super) fn queue(&mut self, mut frame: Frame) {
-        frame.payload = frame.iov.left() - frame.head.len();
+        let staged = frame.staged.as_ref().map_or(0, |staged| staged.left() as usize);
+        frame.payload = frame.iov.left() - frame.head.len() + staged;
         self.queue.push_back(frame);
     }
 
@@ -135,9 +146,15 @@ impl Tx {
             if let Keep::Pin(pin) = &mut frame.keep
                 && release_revoked(pin)
             {
-                // What is still to be sent of the head comes first, and stays.
-                let payload = frame.iov.left().min(frame.payload);
-                let head = frame.iov.left() - payload;
+                // What is still to be sent of the head comes first, and stays. A device only reads: whoever gives up waits for its copies.
+                let (payload, head) = match frame.staged.take() {
+                    Some(staged) if frame.headless => (frame.iov.left() + staged.left() as usize, 0),
+                    Some(_) => (frame.payload, frame.iov.left()),
+                    None => {
+                        let payload = frame.iov.left().min(frame.payload);
+                        (payload, frame.iov.left() - payload)
+                    }
+                };
                 let base = frame.iov.rest().next().map_or(std::ptr::null_mut(), |(base, _)| base);
                 frame.iov.clear();
                 frame.iov.push(base, head);
@@ -158,23 +175,48 @@ pub(super) fn push_scratch(iov: &mut IoVec, base: *mut u8, len: usize, total: us
 
 impl Stream {
     /// Sends what the socket takes. True: the budget ran out first.
-    pub(super) fn transmit(&mut self) -> Result<bool, RailError> {
+    pub(super) fn transmit(&mut self, now: Instant) -> Result<bool, RailError> {
         let mut budget = BUDGET;
         while self.tx.writable && budget > 0 {
             self.tx.flush_acks();
             let Some(frame) = self.tx.queue.front_mut() else { return Ok(false) };
+            if frame.iov.left() == 0
+                && let Some(staged) = &mut frame.staged
+            {
+                frame.headless = true;
+                frame.iov.clear();
+                match staged.next().map_err(|error| RailError::Device(error.to_string()))? {
+                    Next::Bytes { base, len } => {
+                        frame.iov.push(base, len);
+                        count(&self.owner.counters.bytes_staged, len as u64);
+                    }
+                    Next::Wait => {
+                        let pause_from = (!staged.is_copying()).then_some(now);
+                        self.look_again(pause_from);
+                        return Ok(false);
+                    }
+                    Next::End => {
+                        if let Some(frame) = self.tx.queue.pop_front() {
+                            self.sent(frame);
+                        }
+                        continue;
+                    }
+                }
+            }
             let pass = match &frame.keep {
                 Keep::Export(region) if !frame.started => region.share().map(|fd| fd.as_fd().as_raw_fd()),
                 _ => None,
             };
             // SAFETY: the ranges are the frame's own head, zeros, and mapped memory that `keep` holds: a job's region, or
-            // a lease's while its pin lives (`fence` replaces the ranges in the same step that gives the pin back).
+            // a lease's while its pin lives (`fence` replaces the ranges in the same step that gives the pin back), or a chunk of
+            // `staged`, which it keeps until it is asked for the next.
             match unsafe { sys::send(self.fd.as_raw_fd(), &mut frame.iov, pass) }? {
                 None => self.tx.writable = false,
                 Some(sent) => {
                     frame.started = true;
                     budget = budget.saturating_sub(sent);
                     if frame.iov.left() == 0
+                        && frame.staged.is_none()
                         && let Some(frame) = self.tx.queue.pop_front()
                     {
                         self.sent(frame);

@@ -1,0 +1,98 @@
+//! One 4 KiB write after the other between two engines of one process, beside a plain socket that answers: how long each takes.
+//!
+//! `cargo run --release -p kvrail-transfer --example ping -- [tcp|shm] [BYTES]`
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use kvrail_transfer::plan::{Direction, Op};
+use kvrail_transfer::{
+    Access, ByteRange, Engine, EngineConfig, LeaseRequest, MemoryKind, TransferRequest, TransportKind,
+};
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+fn tell(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let at = |q: f64| times[(times.len() as f64 * q) as usize].as_nanos() as f64 / 1e3;
+    println!("{what:12} p50 {:7.1} µs   p99 {:7.1} µs", at(0.5), at(0.99));
+}
+
+const ROUNDS: usize = 5_000;
+
+fn sockets(bytes: usize) -> std::io::Result<Vec<Duration>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let server = std::thread::spawn(move || -> std::io::Result<()> {
+        let (mut socket, _) = listener.accept()?;
+        socket.set_nodelay(true)?;
+        let mut buffer = vec![0; bytes];
+        while socket.read_exact(&mut buffer).is_ok() {
+            socket.write_all(&[1])?;
+        }
+        Ok(())
+    });
+    let mut socket = TcpStream::connect(address)?;
+    socket.set_nodelay(true)?;
+    let (buffer, mut times) = (vec![7; bytes], Vec::new());
+    for _ in 0..ROUNDS {
+        let since = Instant::now();
+        socket.write_all(&buffer)?;
+        socket.read_exact(&mut [0])?;
+        times.push(since.elapsed());
+    }
+    drop(socket);
+    let _ = server.join();
+    Ok(times)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut words = std::env::args().skip(1);
+    let kind = if words.next().as_deref() == Some("shm") { TransportKind::Shm } else { TransportKind::Tcp };
+    let bytes: usize = words.next().map_or(Ok(4096), |n| n.parse())?;
+    let config = EngineConfig { transports: vec![kind], ..EngineConfig::default() };
+    let (owner, writer) = (Engine::start(config.clone())?, Engine::start(config)?);
+    let pool = owner.allocate(1 << 20, MemoryKind::Shared)?;
+    let mine = writer.allocate(1 << 20, MemoryKind::Shared)?;
+    let ranges = vec![ByteRange { offset: 0, len: 1 << 20 }];
+    let lease =
+        owner.grant(LeaseRequest { region: &pool, ranges, access: Access::Write, ttl: Duration::from_secs(600) })?;
+    let (ticket, peer) = (lease.ticket(), block_on(writer.connect(owner.local_addr(), None))?);
+    for drive in [false, true] {
+        let mut times = Vec::new();
+        for _ in 0..ROUNDS {
+            let since = Instant::now();
+            let ops = vec![Op::contiguous(0, 0, bytes as u64)];
+            let request = TransferRequest::new(&mine, &ticket, Direction::Write, ops);
+            let transfer = writer.submit(&peer, request)?;
+            if drive {
+                transfer.drive();
+            }
+            block_on(transfer).status?;
+            times.push(since.elapsed());
+        }
+        tell(if drive { "driven" } else { "waited for" }, times);
+    }
+    tell("sockets", sockets(bytes)?);
+    Ok(())
+}
