@@ -33,6 +33,8 @@ const STINT: Duration = Duration::from_millis(10);
 pub(crate) enum Message {
     /// A stream is up and yours.
     Attach { rail: Box<dyn Rail>, session: Arc<Session>, stream: StreamId, spec: PathSpec },
+    /// It is to vouch for what it has brought; one for each notification.
+    Vouch { session: u64, kind: TransportKind, index: u8, word: u32 },
     /// Close it; say `Detached` when nothing of it can touch memory here.
     Detach { session: u64, stream: StreamId },
 }
@@ -300,6 +302,14 @@ impl Worker {
                     Err(error) => self.fail(key, &RailError::Os(error)),
                 }
             }
+            Message::Vouch { session, kind, index, word } => {
+                let is_it = |s: &Slot| s.session.id == session && (s.stream.kind, s.stream.index) == (kind, index);
+                // Gone: the peer's end goes too, which vouches as well.
+                if let Some((_, slot)) = self.slots.iter_mut().find(|(_, slot)| is_it(slot)) {
+                    slot.rail.vouch(word);
+                    slot.ready = true;
+                }
+            }
             Message::Detach { session, stream } => {
                 let found = self.slots.iter().find(|(_, s)| s.session.id == session && s.stream == stream);
                 match found.map(|(key, _)| key) {
@@ -347,6 +357,11 @@ impl Worker {
                     Err(error) => failed.push((key, error)),
                 }
                 self.completions.extend(std::iter::from_fn(|| slot.rail.completion()));
+                if let Some(word) = slot.rail.vouched()
+                    && slot.session.has_vouched((slot.stream.kind, slot.stream.index), word)
+                {
+                    self.core.control.post(Command::Vouched { session: slot.session.id });
+                }
             }
         }
         for (key, error) in failed {

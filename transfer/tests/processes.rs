@@ -20,6 +20,7 @@ over_each_for_processes!(
     a_killed_peer_is_a_typed_error_and_others_notice_nothing,
     a_stopped_peer_is_a_typed_error_within_the_deadline,
     a_restarted_peer_at_the_same_address_is_another_peer,
+    a_process_that_slept_does_not_take_its_own_silence_for_its_peers,
     a_sender_stopped_in_mid_transfer_does_no_harm_when_it_wakes,
     a_sender_frozen_between_its_check_and_its_copy_does_no_harm_when_it_wakes,
 );
@@ -70,6 +71,10 @@ async fn child() {
                 let ticket = LeaseTicket::from_bytes(&unhex(words[2])).unwrap();
                 transfers.push(engine.submit(&peer, request(&memory, &ticket, Direction::Write, blocks())).unwrap());
                 say("writing");
+            }
+            "done" => {
+                let report = within(transfers.remove(0)).await;
+                say(&format!("{:?}, {} lost", report.status, engine.stats().peers_lost));
             }
             "checked" => {
                 eventually("a slice is about to be sent", || gate.is_reached()).await;
@@ -254,6 +259,22 @@ async fn a_restarted_peer_at_the_same_address_is_another_peer(kind: TransportKin
     let transfer = a.submit(&again, request(&source, &ticket, Direction::Write, blocks())).unwrap();
     let report = within(transfer).await;
     assert_eq!(report.status, Ok(()), "{} bytes, {} again, {:?}", report.bytes, report.retried_bytes, a.stats());
+}
+
+/// A process that is stopped for longer than its own patience (a debugger, a frozen group) finds unread what its peers said meanwhile.
+async fn a_process_that_slept_does_not_take_its_own_silence_for_its_peers(kind: TransportKind) {
+    let owner = Engine::start(EngineConfig { peer_timeout: Duration::from_secs(30), ..config(kind) }).unwrap();
+    let target = region(&owner, LEN, &[]);
+    let lease = lend_all(&owner, &target, Access::Write);
+    let mut sender = Other::start(kind, "127.0.0.1:0");
+    let write = format!("write {} {}", owner.local_addr(), hex(&lease.ticket().to_bytes()));
+    for _ in 0..3 {
+        sender.ask(&write);
+        assert_eq!(sender.ask("done"), "Ok(()), 0 lost");
+        sender.stop();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        sender.wake();
+    }
 }
 
 /// The sender stops between its announcement and whatever it would do next; the owner revokes and reuses the memory

@@ -25,6 +25,7 @@ use crate::session::ports::Ports;
 use crate::session::rails::{FarRail, TCP_RAILS_MAX, Way, nic_ways, ways};
 use crate::session::resume::Redial;
 use crate::session::streams::Streams;
+use crate::session::vouches::{Place, Vouches};
 use crate::session::wire::{CREDITS_SINCE, Identity, Message, RefuseCode, StreamId, VERSIONS};
 use crate::telemetry::{Fallback, Rejection, count};
 use crate::transfer::{FailureKind, Report, Shared, TransferError};
@@ -54,7 +55,9 @@ pub(crate) enum Command {
     Detached { session: u64, stream: StreamId, linger: Option<OwnedFd> },
     /// A peer's frame was more than its limit; once for each stream that it ends.
     Overdrawn { session: u64 },
-    /// All bytes of a transfer are visible: say so to the peer, then to the caller; once for each transfer.
+    /// Rails have vouched for what they brought: see `Session::vouched`; once until that has been looked at.
+    Vouched { session: u64 },
+    /// All bytes of a transfer have landed: say so to the peer, then to the caller; once for each transfer.
     Notify { session: Arc<Session>, payload: Bytes, deadline: Instant, report: Box<Report>, shared: Arc<Shared> },
 }
 
@@ -64,9 +67,13 @@ impl Command {
         match self {
             Self::Connect { reply, .. } => reply.give(Err(ConnectError::Stopped)),
             Self::Notify { report, shared, deadline, .. } => {
-                Notice { deadline, report, shared }.end(Some(FailureKind::Stopped));
+                Notice { behind: Vec::new(), deadline, report, shared }.end(Some(FailureKind::Stopped));
             }
-            Self::Action(_) | Self::Attached { .. } | Self::Detached { .. } | Self::Overdrawn { .. } => {}
+            Self::Vouched { .. }
+            | Self::Action(_)
+            | Self::Attached { .. }
+            | Self::Detached { .. }
+            | Self::Overdrawn { .. } => {}
         }
     }
 }
@@ -135,12 +142,19 @@ pub(super) struct Conn {
 
 /// A notification under way.
 pub(super) struct Notice {
+    /// Rails that are to vouch for the bytes it speaks of.
+    behind: Vec<Place>,
     deadline: Instant,
     report: Box<Report>,
     shared: Arc<Shared>,
 }
 
 impl Notice {
+    /// Whether it waits for the word of this rail.
+    pub(super) fn is_behind(&self, place: Place) -> bool {
+        self.behind.contains(&place)
+    }
+
     pub(super) fn end(mut self, failure: Option<FailureKind>) {
         if let Some(kind) = failure {
             self.report.status = Err(TransferError { kind, memory_is_free: true });
@@ -163,7 +177,7 @@ pub(super) struct Live {
     /// Of the RDMA streams that we dial.
     pub(super) nic_ways: Vec<Way>,
     pub(super) identity: Identity,
-    /// Both sides speak of credits.
+    /// Both sides speak of credits, and vouch.
     pub(super) credits: bool,
     pub(super) streams: Streams,
     /// Connects that wait for the first streams.
@@ -174,6 +188,8 @@ pub(super) struct Live {
     pub(super) ack_by: Option<Instant>,
     pub(super) notices: HashMap<u64, Notice>,
     next_notice: u64,
+    /// The peer's notifications.
+    pub(super) vouches: Vouches,
     /// Over: kept until its last stream is detached and its last linger has ended.
     pub(super) over: bool,
 }
@@ -312,16 +328,28 @@ impl Control {
             Command::Attached { session, stream } => self.attached(session, stream),
             Command::Overdrawn { session } => self.overdrawn(session),
             Command::Detached { session, stream, linger } => self.detached(session, stream, linger),
+            Command::Vouched { session } => self.vouched(session),
             Command::Notify { session, payload, deadline, report, shared } => {
-                let notice = Notice { deadline, report, shared };
+                let streams = report.bytes_by_rail.iter().map(|by| (by.transport, by.stream));
+                let behind = streams.filter(|(kind, _)| kind.is_one_sided()).collect();
+                let notice = Notice { behind, deadline, report, shared };
                 let Some(live) = self.sessions.get_mut(&session.id).filter(|l| !l.over) else {
                     notice.end(Some(Failure::Fault(Cause::PeerLost).into()));
                     return;
                 };
                 let seq = live.next_notice;
                 live.next_notice += 1;
+                // Who does not know of vouching takes an acknowledged byte for a visible one.
+                let behind = if live.credits { notice.behind.clone() } else { Vec::new() };
                 live.notices.insert(seq, notice);
-                self.tell(session.id, &Message::Notify { seq, payload: payload.to_vec() });
+                let payload = payload.to_vec();
+                if behind.is_empty() {
+                    return self.tell(session.id, &Message::Notify { seq, payload });
+                }
+                for place in &behind {
+                    self.have_vouch(session.id, *place, seq);
+                }
+                self.tell(session.id, &Message::NotifyBehind { seq, payload, streams: behind });
             }
         }
     }
@@ -535,8 +563,8 @@ impl Control {
             TransportKind::Rdma => nic_ways.len() as u8,
             TransportKind::Shm | TransportKind::Sim => count.min(STREAMS_MAX),
         });
-        let (ended, told) = Default::default();
-        let session = Arc::new(Session { id, generation, address: from, peer, dialler, kinds, ended, told });
+        let (ended, told, vouched) = Default::default();
+        let session = Arc::new(Session { id, generation, address: from, peer, dialler, kinds, ended, told, vouched });
         tracing::info!(peer = generation, address = %from, dialler, transports = ?session.kinds, "transfer session up");
         if self.me.is_of_other_user(&identity) {
             session.falls_back(Fallback::OtherUser, &self.core.counters);
@@ -564,6 +592,7 @@ impl Control {
                 ack_by: None,
                 notices: HashMap::new(),
                 next_notice: 0,
+                vouches: Vouches::default(),
                 over: false,
             },
         );
@@ -649,8 +678,14 @@ impl Control {
     }
 
     fn session_timers(&mut self, id: u64, now: Instant) {
-        let Some(live) = self.sessions.get_mut(&id) else { return };
-        if now.duration_since(live.heard) >= self.core.config.peer_timeout {
+        let patience = self.core.config.peer_timeout;
+        let is_silent = |live: &Live| now.duration_since(live.heard) >= patience;
+        if let Some(conn) = self.sessions.get(&id).filter(|live| is_silent(live)).and_then(|live| live.conn) {
+            // Perhaps it was we who slept, stopped with our whole process, and what it said meanwhile lies unread.
+            self.pump(conn);
+        }
+        let Some(live) = self.sessions.get_mut(&id).filter(|live| !live.over) else { return };
+        if is_silent(live) {
             self.lose(id, "the peer has fallen silent");
             return;
         }

@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use crate::core::rail_of;
 use crate::notify::Notification;
 use crate::plan::RailSet;
 use crate::session::control::Control;
 use crate::session::line::Heard;
+use crate::session::vouches::Place;
 use crate::session::wire::Message;
 use crate::telemetry::Rejection;
 use crate::transfer::FailureKind;
+use crate::worker;
 
 /// That a word about credits was heard is said this late.
 const ACK_AFTER: Duration = Duration::from_millis(20);
@@ -65,11 +68,13 @@ impl Control {
             Some(Message::FenceStream(stream)) => self.fence_for_peer(id, stream),
             Some(Message::StreamFenced(stream)) => self.fenced_by_peer(id, stream),
             Some(Message::OpenStream { kind, index }) => self.open_for_peer(id, kind, index),
-            Some(Message::Notify { seq, payload }) => {
-                let notification = Notification { from: live.session.generation, payload: payload.into() };
-                // Done means visible, on devices too.
-                let accepted = self.core.owner.leases.make_visible() && self.core.notifications.push(notification);
-                self.tell(id, &Message::NotifyAck { seq, accepted });
+            Some(Message::Notify { seq, payload }) => self.notified(id, seq, payload),
+            Some(Message::NotifyBehind { seq, payload, streams }) if live.credits => {
+                if live.vouches.hold(seq, payload, streams) {
+                    self.review_notifications(id);
+                } else {
+                    self.tell(id, &Message::NotifyAck { seq, accepted: false });
+                }
             }
             Some(Message::NotifyAck { seq, accepted }) => {
                 if let Some(notice) = live.notices.remove(&seq) {
@@ -90,6 +95,49 @@ impl Control {
             }
             Some(Message::Bye) => self.lose(id, "the peer says good-bye"),
             _ => self.out_of_turn(id),
+        }
+    }
+
+    /// A notification whose bytes are visible.
+    fn notified(&mut self, id: u64, seq: u64, payload: Vec<u8>) {
+        let Some(live) = self.sessions.get(&id) else { return };
+        let notification = Notification { from: live.session.generation, payload: payload.into() };
+        // Done means visible, on devices too.
+        let accepted = self.core.owner.leases.make_visible() && self.core.notifications.push(notification);
+        self.tell(id, &Message::NotifyAck { seq, accepted });
+    }
+
+    /// Delivers the notifications that wait for no rail any more.
+    pub(super) fn review_notifications(&mut self, id: u64) {
+        let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
+        let streams = &live.streams;
+        let ready = live.vouches.ready(|place| streams.is_attached(place));
+        for (seq, payload) in ready {
+            self.notified(id, seq, payload);
+        }
+    }
+
+    /// Rails have vouched for what they brought.
+    pub(super) fn vouched(&mut self, id: u64) {
+        let Some(live) = self.sessions.get_mut(&id) else { return };
+        for (place, word) in live.session.vouched.lock().drain() {
+            live.vouches.hear(place, word);
+        }
+        self.review_notifications(id);
+    }
+
+    /// Has a rail vouch for the bytes of notification `seq` and all before it.
+    pub(super) fn have_vouch(&self, id: u64, (kind, index): Place, seq: u64) {
+        let worker = self.core.worker_of(rail_of(kind, index));
+        worker.post(worker::Message::Vouch { session: id, kind, index, word: seq as u32 });
+    }
+
+    /// A stream has come up again: what its last opening may not have vouched for is said anew.
+    pub(super) fn vouch_again(&self, id: u64, place: Place) {
+        let Some(live) = self.sessions.get(&id) else { return };
+        let waiting = live.notices.iter().filter(|(_, notice)| notice.is_behind(place)).map(|(seq, _)| *seq);
+        if let Some(last) = waiting.max() {
+            self.have_vouch(id, place, last);
         }
     }
 

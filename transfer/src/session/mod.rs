@@ -14,6 +14,7 @@
 //! | `rails` | which of our rails goes with which of the peer's |
 //! | `ports`, `inflow` | our NICs as receivers: credit for those who send to them, and what arrives against it |
 //! | `streams` | opening, fencing and reopening data streams |
+//! | `vouches` | notifications that wait until what they speak of is certain to be visible |
 
 pub(crate) mod codec;
 pub(crate) mod control;
@@ -29,6 +30,7 @@ pub(crate) mod rails;
 mod resume;
 pub(crate) mod streams;
 pub(crate) mod ticket;
+pub(crate) mod vouches;
 pub(crate) mod wire;
 
 pub use lease::{Access, ByteRange, LeaseError, LeaseRequest};

@@ -1,5 +1,6 @@
 //! A session as both threads and handles see it.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::engine::ConnectError;
 use crate::plan::PeerId;
+use crate::session::vouches::Place;
 use crate::sync::Event;
 use crate::telemetry::{Counters, Fallback, count};
 use crate::transport::TransportKind;
@@ -30,11 +32,21 @@ pub(crate) struct Session {
     pub(crate) ended: Arc<Event>,
     /// Reasons to fall back that were logged, one bit each.
     pub(crate) told: AtomicU8,
+    /// The last word of each rail that has vouched and has not been heard yet.
+    pub(crate) vouched: Mutex<HashMap<Place, u32>>,
 }
 
 impl Session {
     pub(crate) fn is_alive(&self) -> bool {
         !self.ended.is_set()
+    }
+
+    /// Notes a rail's word. True: whoever listens is to be told.
+    pub(crate) fn has_vouched(&self, place: Place, word: u32) -> bool {
+        let mut vouched = self.vouched.lock();
+        let was_empty = vouched.is_empty();
+        vouched.insert(place, word);
+        was_empty
     }
 
     /// Something of it goes over TCP that was to go through shared memory: counted each time, logged once a reason.

@@ -21,14 +21,13 @@ use crate::session::inflow::Inflow;
 use crate::session::peer::Session;
 use crate::session::pipe::Pipe;
 use crate::session::resume::TRY_FOR;
+use crate::session::vouches::Place;
 use crate::session::wire::{Message, RefuseCode, StreamId};
 use crate::telemetry::Fallback;
 use crate::transport::fault::{FaultPlan, Faulty};
 use crate::transport::rdma::{CHUNK_BYTES, Nic};
 use crate::transport::{PIECES_MAX, Rail, TransportKind, rdma, shm, sim, tcp};
 use crate::worker;
-
-type Place = (TransportKind, u8);
 
 /// One place for a stream, and what became of its openings.
 #[derive(Default)]
@@ -83,6 +82,11 @@ impl Streams {
     pub(super) fn ends_at(&mut self, kind: TransportKind, index: u8, port: PortId) -> bool {
         let place = self.places.get_mut(&(kind, index));
         place.is_some_and(|place| place.port.replace(port) != Some(port))
+    }
+
+    /// A worker has it.
+    pub(super) fn is_attached(&self, place: Place) -> bool {
+        self.places.get(&place).is_some_and(|stream| stream.attached)
     }
 
     /// Nothing is attached and nothing lingers.
@@ -311,6 +315,7 @@ impl Control {
         if let Some(place) = self.stream(id, (stream.kind, stream.index)) {
             place.tried = true;
         }
+        self.vouch_again(id, (stream.kind, stream.index));
         self.answer_waiters(id);
     }
 
@@ -446,6 +451,8 @@ impl Control {
         if let Some(waiting) = peer_waits {
             self.tell(id, &Message::StreamFenced(waiting));
         }
+        // Its queue pairs are destroyed: nothing waits for its word.
+        self.review_notifications(id);
         if !over {
             self.core.plan(RailSet::default(), |p, now| p.planner.handle_path_failed(path, Cause::PathFault, now));
         }

@@ -195,6 +195,12 @@ pub(crate) enum Message {
         seq: u64,
         accepted: bool,
     },
+    /// The same as `Notify`, when each of these streams has vouched for what it brought.
+    NotifyBehind {
+        seq: u64,
+        payload: Vec<u8>,
+        streams: Vec<(TransportKind, u8)>,
+    },
     Bye,
     /// One-sided rails: make the other end of this queue pair.
     PairRequest {
@@ -444,6 +450,16 @@ impl Message {
                 w.u64(*seq);
                 w.bytes(payload);
             }
+            Self::NotifyBehind { seq, payload, streams } => {
+                w.u8(31);
+                w.u64(*seq);
+                w.bytes(payload);
+                w.u16(streams.len() as u16);
+                for (kind, index) in streams {
+                    w.u8(kind_byte(*kind));
+                    w.u8(*index);
+                }
+            }
             Self::NotifyAck { seq, accepted } => {
                 w.u8(15);
                 w.u64(*seq);
@@ -592,6 +608,11 @@ impl Message {
             }
             29 => Self::Demand { port: take_port(&mut r)?, demand: take_demand(&mut r)? },
             30 => Self::Limit { port: take_port(&mut r)?, limit: take_limit(&mut r)? },
+            31 => {
+                let (seq, payload) = (r.u64()?, r.bytes()?.to_vec());
+                let streams = (0..r.u16()?).map(|_| Ok((kind_of(r.u8()?)?, take_index(&mut r)?)));
+                Self::NotifyBehind { seq, payload, streams: streams.collect::<Result<_, _>>()? }
+            }
             23 => Self::Recall { lease: r.u64()? },
             24 => Self::Returned { lease: r.u64()?, landed: r.u64()? },
             _ => return Err(DecodeError),
@@ -658,6 +679,12 @@ mod tests {
             Message::OpenStream { kind: TransportKind::Shm, index: 0 },
             Message::Notify { seq: 3, payload: b"hello".to_vec() },
             Message::NotifyAck { seq: 3, accepted: true },
+            Message::NotifyBehind { seq: 4, payload: Vec::new(), streams: Vec::new() },
+            Message::NotifyBehind {
+                seq: 5,
+                payload: b"hello".to_vec(),
+                streams: vec![(TransportKind::Rdma, 0), (TransportKind::Sim, 7)],
+            },
             Message::Bye,
             Message::PairRequest { address: vec![7; 8] },
             Message::PairReply { address: vec![8; 40] },

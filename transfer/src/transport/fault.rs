@@ -244,6 +244,14 @@ impl Rail for Faulty {
         self.inner.is_mid_payload()
     }
 
+    fn vouch(&mut self, word: u32) {
+        self.inner.vouch(word);
+    }
+
+    fn vouched(&mut self) -> Option<u32> {
+        self.inner.vouched()
+    }
+
     fn fence(&mut self) {
         self.inner.fence();
     }

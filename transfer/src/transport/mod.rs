@@ -54,6 +54,11 @@ pub enum TransportKind {
 }
 
 impl TransportKind {
+    /// Whether bytes land without the receiver's worker, so that a rail has to vouch for them.
+    pub(crate) const fn is_one_sided(self) -> bool {
+        matches!(self, Self::Rdma | Self::Sim)
+    }
+
     /// All, preferred first.
     pub(crate) const ALL: [Self; 4] = [Self::Shm, Self::Rdma, Self::Sim, Self::Tcp];
 }
@@ -175,6 +180,15 @@ pub(crate) trait Rail: Send {
     /// Whether a payload is half here, so that more of it is due.
     fn is_mid_payload(&self) -> bool {
         false
+    }
+
+    /// Says to the other end that whatever it brought so far is visible there: up to this word, which grows. Where bytes land by the
+    /// receiver's own hand there is nothing to say.
+    fn vouch(&mut self, _word: u32) {}
+
+    /// The other end's latest word, if there was one since the last call.
+    fn vouched(&mut self) -> Option<u32> {
+        None
     }
 
     /// Lets go of memory whose lease has been revoked, at once.

@@ -18,11 +18,13 @@
 //! | `borrow` | the borrower's side of loans, pure |
 //! | `lend` | the owner's side, with its pins |
 //! | `check` | checksums of bytes that nobody here has touched |
+//! | `vouch` | the word that what was brought is visible |
 
 mod borrow;
 mod check;
 mod lend;
 pub(crate) mod rail;
+mod vouch;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -43,6 +45,9 @@ pub(crate) struct Request {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) bytes: u64,
 }
+
+/// In place of a request's number: what vouches.
+pub(crate) const VOUCH: u64 = u64::MAX;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +118,13 @@ pub(crate) trait Device: Send {
 
     /// Posts a request with one doorbell.
     fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key], now: Instant) -> Result<(), RailError>;
+
+    /// Posts a request without bytes, whose word the peer's device hears when everything before it is visible there. Its completion is
+    /// that of [`VOUCH`].
+    fn vouch(&mut self, word: u32, now: Instant) -> Result<(), RailError>;
+
+    /// The latest word of the peer's, if there was one since the last call.
+    fn vouched(&mut self) -> Option<u32>;
 
     /// Takes what has completed, and hears what the NIC has to say.
     fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError>;

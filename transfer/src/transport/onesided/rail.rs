@@ -20,7 +20,8 @@ use crate::telemetry::count;
 use crate::transport::frame::{PAYLOAD_MAX, Status};
 use crate::transport::onesided::borrow::{Leave, Loans, Returned};
 use crate::transport::onesided::lend::Lending;
-use crate::transport::onesided::{Device, Key, Reach, Request, Side, Work, WorkStatus, check};
+use crate::transport::onesided::vouch::Vouch;
+use crate::transport::onesided::{Device, Key, Reach, Request, Side, VOUCH, Work, WorkStatus, check};
 use crate::transport::sys::Poller;
 use crate::transport::{Owner, PIECES_MAX, Post, PostError, Rail, RailError};
 
@@ -92,6 +93,7 @@ pub(crate) struct OneSided<D: Device> {
     next: u64,
     works: Vec<Work>,
     done: VecDeque<Completion>,
+    vouch: Vouch,
     /// The poller may have something to say.
     called: bool,
     /// The socket may have something for us.
@@ -122,6 +124,7 @@ impl<D: Device> OneSided<D> {
             next: 0,
             works: Vec::new(),
             done: VecDeque::new(),
+            vouch: Vouch::default(),
             called: true,
             readable: true,
             recalls: None,
@@ -277,8 +280,11 @@ impl<D: Device> OneSided<D> {
         self.device.reap(&mut works)?;
         let mut failed = false;
         for Work { id, status } in works.drain(..) {
-            let Some(mut flight) = self.posted.remove(&id) else { continue };
             failed |= status != WorkStatus::Success;
+            if id == VOUCH && status == WorkStatus::Success {
+                self.vouch.arrived();
+            }
+            let Some(mut flight) = self.posted.remove(&id) else { continue };
             if status == WorkStatus::Flushed {
                 flight.in_doubt = true;
                 self.waiting.insert(id, flight);
@@ -300,6 +306,7 @@ impl<D: Device> OneSided<D> {
         self.works = works;
         if failed {
             self.sender = Sender::Idle;
+            self.vouch.lost();
             // What is still to come of that queue pair comes in vain: the next one takes it over, in the old order.
             while let Some((id, flight)) = self.posted.pop_first() {
                 self.waiting.insert(id, Flight { in_doubt: true, ..flight });
@@ -340,7 +347,12 @@ impl<D: Device> OneSided<D> {
             }
         }
         self.loans.forget_refused();
-        if self.sender == Sender::Idle && !self.waiting.is_empty() {
+        if self.sender == Sender::Ready
+            && let Some(word) = self.vouch.next()
+        {
+            self.device.vouch(word, now)?;
+        }
+        if self.sender == Sender::Idle && (!self.waiting.is_empty() || self.vouch.is_wanted()) {
             let address = self.device.requester()?;
             self.sender = Sender::Asking;
             self.pipe.send(&Message::PairRequest { address })?;
@@ -476,6 +488,14 @@ impl<D: Device> Rail for OneSided<D> {
     fn room(&self) -> usize {
         let outstanding = self.waiting.len() + self.posted.len() + self.checking.len();
         SLICES_WANTED.saturating_sub(outstanding).min((DEPTH - self.queued) / PIECES_MAX)
+    }
+
+    fn vouch(&mut self, word: u32) {
+        self.vouch.want(word);
+    }
+
+    fn vouched(&mut self) -> Option<u32> {
+        self.device.vouched()
     }
 
     /// What is lent is wanted back; the rail is looked at again when that is overdue.

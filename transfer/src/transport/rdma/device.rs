@@ -35,6 +35,10 @@ pub(crate) struct RdmaDevice {
     refused: BTreeSet<(u64, u32)>,
     /// The channel has events.
     ringing: bool,
+    /// The responder has something to hear.
+    listens: bool,
+    /// The peer's latest word.
+    vouched: Option<u32>,
     /// A queue pair could not be destroyed.
     undead: bool,
 }
@@ -62,6 +66,8 @@ impl RdmaDevice {
             ordered,
             refused,
             ringing: false,
+            listens: false,
+            vouched: None,
             undead: false,
         })
     }
@@ -89,6 +95,12 @@ impl RdmaDevice {
             }
         }
         Ok(())
+    }
+
+    /// An event is due that has not come.
+    fn is_armed(&self) -> bool {
+        self.requester.as_ref().is_some_and(Requester::is_armed)
+            || self.responder.as_ref().is_some_and(Responder::is_armed)
     }
 
     fn destroy_requester(&mut self) {
@@ -172,7 +184,7 @@ impl Device for RdmaDevice {
         if self.undead {
             return Err(RailError::Nic("a responder cannot be destroyed".into()));
         }
-        let responder = Responder::new(&self.nic, &far)?;
+        let responder = Responder::new(&self.nic, &self.channel, &far)?;
         let address = responder.address().to_bytes();
         self.responder = Some(responder);
         Ok(address)
@@ -189,13 +201,34 @@ impl Device for RdmaDevice {
         }
     }
 
+    fn vouch(&mut self, word: u32, _: Instant) -> Result<(), RailError> {
+        match &mut self.requester {
+            Some(requester) => requester.vouch(word),
+            None => Err(RailError::Protocol("a word before its queue pair")),
+        }
+    }
+
+    fn vouched(&mut self) -> Option<u32> {
+        self.vouched.take()
+    }
+
     fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
         self.hear()?;
         if std::mem::take(&mut self.ringing) {
-            // One at most: an event is asked for when the last one has come.
-            if self.channel.event()?.is_some() {
-                self.requester.iter_mut().for_each(Requester::disarm);
+            // No more than have been asked for: each is asked for when the last one has come.
+            while self.is_armed()
+                && let Some(queue) = self.channel.event()?
+            {
+                let answered = self.requester.as_mut().is_some_and(|requester| requester.disarm(queue));
+                if !answered && self.responder.as_mut().is_some_and(|responder| responder.disarm(queue)) {
+                    self.listens = true;
+                }
             }
+        }
+        if std::mem::take(&mut self.listens)
+            && let Some(responder) = &mut self.responder
+        {
+            self.vouched = responder.hear()?.or(self.vouched);
         }
         self.requester.as_mut().map_or(Ok(()), |requester| requester.reap(into))
     }

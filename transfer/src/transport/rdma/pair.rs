@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use kvrail_verbs::{
     Access, Capacity, Completion, CompletionChannel, CompletionQueue, Data, Error, Flags, Operation, Path, QueuePair,
-    Remote, Segment, SendChain, Status, ToInit, ToRtr, ToRts,
+    ReceiveChain, Remote, Segment, SendChain, Status, ToInit, ToRtr, ToRts,
 };
 
 use crate::plan::Direction;
 use crate::transport::RailError;
 use crate::transport::onesided::rail::DEPTH;
-use crate::transport::onesided::{Key, Request, Work, WorkStatus};
+use crate::transport::onesided::{Key, Request, VOUCH, Work, WorkStatus};
 use crate::transport::rdma::address::Address;
 use crate::transport::rdma::{CHUNK_BYTES, Nic, chain};
 
@@ -22,6 +22,9 @@ const READS_MAX: u8 = 16;
 /// NIC's patience is for losses that a fabric recovers from, and each costs it as long.
 const TIMEOUT: u8 = 12;
 const RETRIES: u8 = 7;
+/// Receives of a responder, for words that vouch: of a requester that behaves one is under way, and its next comes when the receive of the
+/// last is there again or not.
+const RECEIVES: usize = 4;
 /// Completions taken at once.
 const BATCH: usize = 64;
 
@@ -87,7 +90,8 @@ pub(super) struct Requester {
 impl Requester {
     pub(super) fn new(nic: &Nic, channel: &CompletionChannel) -> Result<Self, RailError> {
         let attributes = &nic.attributes;
-        let depth = (DEPTH as u32).min(attributes.qp_requests_max).min(attributes.cq_entries_max);
+        // One more than slices take: for the word that vouches.
+        let depth = (DEPTH as u32 + 1).min(attributes.qp_requests_max).min(attributes.cq_entries_max);
         let segments = SEGMENTS_MAX.min(attributes.segments_max).max(1);
         let queue = nic.context.completion_queue(depth, Some(channel))?;
         let capacity =
@@ -148,9 +152,27 @@ impl Requester {
         Ok(works.len())
     }
 
-    /// An event of its queue was fetched.
-    pub(super) fn disarm(&mut self) {
-        self.armed = false;
+    /// Posts a request without bytes, whose word completes one of the peer's receives.
+    pub(super) fn vouch(&mut self, word: u32) -> Result<(), RailError> {
+        self.chain.clear();
+        let nowhere = Remote { address: 0, rkey: 0 };
+        let pushed = self.chain.push(VOUCH, Operation::WriteImmediate(nowhere, word), Data::NONE, Flags::SIGNALED);
+        pushed.map_err(|_| RailError::Protocol("a chain without room"))?;
+        self.pair.post_send(&mut self.chain).map_err(|error| RailError::Nic(error.to_string()))?;
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// Whether an event of this queue was fetched. Then no other comes until it is asked for.
+    pub(super) fn disarm(&mut self, queue: u32) -> bool {
+        let is_ours = self.queue.handle() == queue;
+        self.armed &= !is_ours;
+        is_ours
+    }
+
+    /// Whether an event is asked for and has not come.
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed
     }
 
     /// Asks for an event where something is outstanding and none has been asked for. True if so: what came before raises none.
@@ -195,18 +217,79 @@ impl Requester {
 /// What serves a peer's requests, without anybody's doing.
 pub(super) struct Responder {
     pair: QueuePair,
+    /// Of its receives.
+    queue: CompletionQueue,
     near: Address,
+    receives: ReceiveChain,
+    armed: bool,
 }
 
 impl Responder {
     /// Connected to the requester at `far`.
-    pub(super) fn new(nic: &Nic, far: &Address) -> Result<Self, RailError> {
-        let queue = nic.context.completion_queue(1, None)?;
-        let capacity = Capacity { sends: 1, receives: 1, send_segments: 1, receive_segments: 1, inline_bytes: 0 };
+    pub(super) fn new(nic: &Nic, channel: &CompletionChannel, far: &Address) -> Result<Self, RailError> {
+        let receives = RECEIVES as u32;
+        let queue = nic.context.completion_queue(receives + 1, Some(channel))?;
+        let capacity = Capacity { sends: 1, receives, send_segments: 1, receive_segments: 1, inline_bytes: 0 };
         let pair = new_pair(nic, &queue, capacity, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
         let (near, gid_index) = address(&pair, nic, Some(far), nic.attributes.qp_reads_answered_max)?;
-        to_rtr(&pair, nic, &near, gid_index, far)?;
-        Ok(Self { pair, near })
+        let mut responder =
+            Self { pair, queue, near, receives: ReceiveChain::with_capacity(RECEIVES, 0), armed: false };
+        // Before a request can come, and asked for before there can be an event.
+        responder.receive(RECEIVES)?;
+        responder.arm()?;
+        to_rtr(&responder.pair, nic, &responder.near, gid_index, far)?;
+        Ok(responder)
+    }
+
+    /// Posts so many receives.
+    fn receive(&mut self, count: usize) -> Result<(), RailError> {
+        self.receives.clear();
+        for _ in 0..count {
+            self.receives.push(0, &[]).map_err(|_| RailError::Protocol("a chain without room"))?;
+        }
+        self.pair.post_receive(&mut self.receives).map_err(|error| RailError::Nic(error.to_string()))
+    }
+
+    fn arm(&mut self) -> Result<(), RailError> {
+        self.queue.request_event(false)?;
+        self.armed = true;
+        Ok(())
+    }
+
+    /// As of [`Requester::disarm`].
+    pub(super) fn disarm(&mut self, queue: u32) -> bool {
+        let is_ours = self.queue.handle() == queue;
+        self.armed &= !is_ours;
+        is_ours
+    }
+
+    /// Whether an event is asked for and has not come.
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// The peer's latest word, if there was one. For when its event has come: asks for the next.
+    pub(super) fn hear(&mut self) -> Result<Option<u32>, RailError> {
+        let mut latest = None;
+        let mut room = [Completion::default(); RECEIVES];
+        loop {
+            let taken = self.queue.poll(&mut room)?;
+            for completion in taken {
+                if !completion.is_success() {
+                    return Err(RailError::Nic("a responder is in error".into()));
+                }
+                latest = completion.immediate().or(latest);
+            }
+            let taken = taken.len();
+            if taken > 0 {
+                self.receive(taken)?;
+            } else if self.armed {
+                return Ok(latest);
+            } else {
+                // What came before this raises none: it is looked for once more.
+                self.arm()?;
+            }
+        }
     }
 
     pub(super) fn address(&self) -> &Address {

@@ -7,7 +7,7 @@ use crate::mailbox::Mailbox;
 use crate::memory::Region;
 use crate::transport::onesided::{Device, Key, Reach, Request, Side, Work};
 use crate::transport::sim::nic::Nic;
-use crate::transport::sim::pair::{Posted, QueuePair, WorkCompletion};
+use crate::transport::sim::pair::{Posted, QueuePair, Word, WorkCompletion};
 use crate::transport::sim::responder::Responder;
 use crate::transport::sim::wire::Wire;
 use crate::transport::sys::{Poller, Waker};
@@ -17,21 +17,23 @@ use crate::transport::{Owner, RailError};
 pub(crate) struct SimDevice {
     nic: Arc<Nic>,
     owner: Arc<Owner>,
-    pub(super) completions: Arc<Mailbox<WorkCompletion>>,
+    pub(super) words: Arc<Mailbox<Word>>,
     wire: Wire,
     /// Number of our requester, and the queue pair once the peer has made the other end.
     number: u64,
     pub(super) pair: Option<Arc<QueuePair>>,
     /// Our end of the peer's sending direction.
     pub(super) responder: Option<Arc<Responder>>,
+    /// The peer's latest word.
+    vouched: Option<u32>,
 }
 
 impl SimDevice {
     /// `waker` is that of the rail's poller; `salt` tells the streams of an engine apart.
     pub(crate) fn new(nic: Arc<Nic>, owner: Arc<Owner>, waker: Waker, salt: u64) -> Self {
         let wire = Wire::new(*nic.fabric().options(), salt, Instant::now());
-        let completions = Arc::new(Mailbox::new(waker));
-        Self { nic, owner, completions, wire, number: 0, pair: None, responder: None }
+        let words = Arc::new(Mailbox::new(waker));
+        Self { nic, owner, words, wire, number: 0, pair: None, responder: None, vouched: None }
     }
 
     fn destroy_requester(&mut self) {
@@ -76,7 +78,7 @@ impl Device for SimDevice {
     fn connect(&mut self, far: &[u8]) -> Result<(), RailError> {
         // Not there any more: the other end has closed, and the socket will say so.
         let responder = self.nic.fabric().responder(number(far)?).ok_or(RailError::Closed)?;
-        self.pair = Some(Arc::new(QueuePair::new(self.number, responder, Arc::clone(&self.completions))));
+        self.pair = Some(Arc::new(QueuePair::new(self.number, responder, Arc::clone(&self.words))));
         Ok(())
     }
 
@@ -84,7 +86,8 @@ impl Device for SimDevice {
         if let Some(old) = self.responder.take() {
             old.close();
         }
-        let responder = Responder::open(self.nic.fabric(), Arc::clone(&self.owner), number(far)?);
+        let responder =
+            Responder::open(self.nic.fabric(), Arc::clone(&self.owner), Arc::clone(&self.words), number(far)?);
         let address = responder.number().to_le_bytes().to_vec();
         self.responder = Some(responder);
         Ok(address)
@@ -93,17 +96,36 @@ impl Device for SimDevice {
     fn post(&mut self, request: &Arc<Request>, _: &[Key], remote: &[Key], now: Instant) -> Result<(), RailError> {
         let pair = self.pair.as_ref().ok_or(RailError::Protocol("a slice before its queue pair"))?;
         let due = self.wire.due(request.bytes, now);
-        pair.post(Posted { request: Arc::clone(request), keys: remote.to_vec() });
+        pair.post(Posted::Request { request: Arc::clone(request), keys: remote.to_vec() });
         self.nic.ring(pair, due);
         Ok(())
     }
 
+    fn vouch(&mut self, word: u32, now: Instant) -> Result<(), RailError> {
+        let pair = self.pair.as_ref().ok_or(RailError::Protocol("a word before its queue pair"))?;
+        let due = self.wire.due(0, now);
+        pair.post(Posted::Vouch(word));
+        self.nic.ring(pair, due);
+        Ok(())
+    }
+
+    fn vouched(&mut self) -> Option<u32> {
+        self.vouched.take()
+    }
+
     fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
-        self.completions.listen();
+        self.words.listen();
         // What an earlier queue pair had outstanding may still be coming: it has been posted again.
         let current = self.pair.as_ref().map(|pair| pair.number());
-        let works = self.completions.take().into_iter().filter(|work| Some(work.pair) == current);
-        into.extend(works.map(|WorkCompletion { id, status, .. }| Work { id, status }));
+        for word in self.words.take() {
+            match word {
+                Word::Vouched(word) => self.vouched = Some(word),
+                Word::Completed(WorkCompletion { pair, id, status }) if Some(pair) == current => {
+                    into.push(Work { id, status });
+                }
+                Word::Completed(_) => {}
+            }
+        }
         Ok(())
     }
 

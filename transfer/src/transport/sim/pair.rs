@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::mailbox::Mailbox;
-use crate::transport::onesided::{Key, Request, WorkStatus};
+use crate::transport::onesided::{Key, Request, VOUCH, WorkStatus};
 use crate::transport::sim::responder::{Nak, Responder};
 
 /// An entry of a completion queue; one for each request that was posted, so a send queue's depth bounds them.
@@ -17,18 +17,37 @@ pub(super) struct WorkCompletion {
     pub(super) status: WorkStatus,
 }
 
-/// A request in a send queue.
-pub(super) struct Posted {
-    pub(super) request: Arc<Request>,
-    /// Of the parts of the peer's memory, where the NIC does not look at leases.
-    pub(super) keys: Vec<Key>,
+/// What a device hears of its NIC.
+pub(super) enum Word {
+    Completed(WorkCompletion),
+    /// The peer's requester vouches; one at a time, of one that behaves.
+    Vouched(u32),
+}
+
+/// An entry of a send queue.
+pub(super) enum Posted {
+    Request {
+        request: Arc<Request>,
+        /// Of the parts of the peer's memory, where the NIC does not look at leases.
+        keys: Vec<Key>,
+    },
+    Vouch(u32),
+}
+
+impl Posted {
+    fn id(&self) -> u64 {
+        match self {
+            Self::Request { request, .. } => request.id,
+            Self::Vouch(_) => VOUCH,
+        }
+    }
 }
 
 /// One send queue to one responder.
 pub(super) struct QueuePair {
     number: u64,
     responder: Arc<Responder>,
-    completions: Arc<Mailbox<WorkCompletion>>,
+    completions: Arc<Mailbox<Word>>,
     queue: Mutex<SendQueue>,
     /// Held while a request is carried out, so that destroying waits for it.
     engine: Mutex<()>,
@@ -42,7 +61,7 @@ struct SendQueue {
 }
 
 impl QueuePair {
-    pub(super) fn new(number: u64, responder: Arc<Responder>, completions: Arc<Mailbox<WorkCompletion>>) -> Self {
+    pub(super) fn new(number: u64, responder: Arc<Responder>, completions: Arc<Mailbox<Word>>) -> Self {
         Self { number, responder, completions, queue: Mutex::default(), engine: Mutex::default() }
     }
 
@@ -51,14 +70,14 @@ impl QueuePair {
     }
 
     fn complete(&self, id: u64, status: WorkStatus) {
-        self.completions.post(WorkCompletion { pair: self.number, id, status });
+        self.completions.post(Word::Completed(WorkCompletion { pair: self.number, id, status }));
     }
 
     /// Queues a request. In error it is flushed at once, as everything is.
     pub(super) fn post(&self, posted: Posted) {
         let mut queue = self.queue.lock();
         if queue.error {
-            self.complete(posted.request.id, WorkStatus::Flushed);
+            self.complete(posted.id(), WorkStatus::Flushed);
         } else {
             queue.requests.push_back(posted);
         }
@@ -75,11 +94,11 @@ impl QueuePair {
             Err(Nak::NoResponder) => WorkStatus::Flushed,
         };
         let mut queue = self.queue.lock();
-        self.complete(posted.request.id, status);
+        self.complete(posted.id(), status);
         if status != WorkStatus::Success {
             queue.error = true;
             for flushed in queue.requests.drain(..) {
-                self.complete(flushed.request.id, WorkStatus::Flushed);
+                self.complete(flushed.id(), WorkStatus::Flushed);
             }
         }
     }

@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use crate::mailbox::Mailbox;
 use crate::memory;
 use crate::plan::{Direction, Refusal};
 use crate::session::lease::Access;
 use crate::telemetry::count;
 use crate::transport::Owner;
-use crate::transport::onesided::Request;
+use crate::transport::onesided::{Key, Request};
 use crate::transport::sim::Fabric;
-use crate::transport::sim::pair::Posted;
+use crate::transport::sim::pair::{Posted, Word};
 
 /// What a responder answers instead of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +31,17 @@ pub(super) struct Responder {
     requester: u64,
     owner: Arc<Owner>,
     fabric: Fabric,
+    /// Of the device that it belongs to.
+    words: Arc<Mailbox<Word>>,
     /// Held while a request is carried out, so that closing waits for it.
     open: Mutex<bool>,
 }
 
 impl Responder {
-    pub(super) fn open(fabric: &Fabric, owner: Arc<Owner>, requester: u64) -> Arc<Self> {
+    pub(super) fn open(fabric: &Fabric, owner: Arc<Owner>, words: Arc<Mailbox<Word>>, requester: u64) -> Arc<Self> {
         let number = crate::random::u64();
         let (fabric, open) = (fabric.clone(), Mutex::new(true));
-        let responder = Arc::new(Self { number, requester, owner, fabric, open });
+        let responder = Arc::new(Self { number, requester, owner, fabric, words, open });
         responder.fabric.plug(&responder);
         responder
     }
@@ -59,10 +62,13 @@ impl Responder {
         if !*open || requester != self.requester {
             return Err(Nak::NoResponder);
         }
-        let carried_out = if self.fabric.options().windows {
-            self.carry_out(&posted.request)
-        } else {
-            self.carry_out_unasked(posted)
+        let carried_out = match posted {
+            Posted::Request { request, .. } if self.fabric.options().windows => self.carry_out(request),
+            Posted::Request { request, keys } => self.carry_out_unasked(request, keys),
+            Posted::Vouch(word) => {
+                self.words.post(Word::Vouched(*word));
+                Ok(())
+            }
         };
         carried_out.map_err(|_| {
             count(&self.owner.counters.frames_refused, 1);
@@ -71,8 +77,7 @@ impl Responder {
     }
 
     /// As a NIC without windows does it: the key opens the region, and nobody asks for a lease.
-    fn carry_out_unasked(&self, posted: &Posted) -> Result<(), Refusal> {
-        let Posted { request, keys } = posted;
+    fn carry_out_unasked(&self, request: &Request, keys: &[Key]) -> Result<(), Refusal> {
         let region = keys.first().and_then(|key| self.fabric.region(key.key)).ok_or(Refusal::Stale)?;
         let mut flipper = self.owner.flipper.as_ref().filter(|_| request.direction == Direction::Write);
         for piece in &request.pieces {

@@ -12,7 +12,7 @@ use crate::session::lease::{Access, ByteRange, LeaseRequest, LeaseState, LeaseTa
 use crate::session::pipe::Pipe;
 use crate::session::wire::{Borrow, Check, Message};
 use crate::transport::onesided::{OneSided, Request, WorkStatus};
-use crate::transport::sim::pair::{Posted, QueuePair, WorkCompletion};
+use crate::transport::sim::pair::{Posted, QueuePair, Word, WorkCompletion};
 use crate::transport::sim::responder::Responder;
 use crate::transport::sim::{Fabric, FabricOptions, Nic, SimDevice, rail};
 use crate::transport::sys::Poller;
@@ -99,6 +99,19 @@ impl Bench {
         ended
     }
 
+    /// Lets both sides work until the owner has heard a word of ours.
+    fn vouched(&mut self) -> u32 {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            assert!(Instant::now() < until, "nobody vouched");
+            progress(&mut self.ours).unwrap();
+            progress(&mut self.theirs).unwrap();
+            if let Some(word) = self.theirs.vouched() {
+                return word;
+            }
+        }
+    }
+
     fn landed(&self, n: u64) -> bool {
         let mut byte = [0];
         self.target.read(n * 4096, &mut byte);
@@ -143,15 +156,19 @@ fn an_error_flushes_all_that_is_outstanding_and_all_that_comes() {
     let lease = bench.lend();
     let region = bench.source.clone();
     let job = Arc::new(Job { region, generation: 2, lease: lease.id, key: lease.key, checksum: false });
-    let completions = Arc::new(Mailbox::new(Poller::new().unwrap().1));
-    let responder = Responder::open(bench.nics[0].fabric(), Arc::clone(&bench.owner), 1);
-    let pair = QueuePair::new(1, Arc::clone(&responder), Arc::clone(&completions));
+    let words = Arc::new(Mailbox::new(Poller::new().unwrap().1));
+    let responder = Responder::open(bench.nics[0].fabric(), Arc::clone(&bench.owner), Arc::clone(&words), 1);
+    let pair = QueuePair::new(1, Arc::clone(&responder), Arc::clone(&words));
     let pieces = || vec![Piece { local: 0, remote: 0, len: 1 }];
     let post = |id, direction| {
         let request = Arc::new(Request { id, job: Arc::clone(&job), direction, pieces: pieces(), bytes: 1 });
-        pair.post(Posted { request, keys: Vec::new() });
+        pair.post(Posted::Request { request, keys: Vec::new() });
     };
-    let said = || completions.take().into_iter().map(|c| (c.id, c.status)).collect::<Vec<_>>();
+    let completed = |word| match word {
+        Word::Completed(WorkCompletion { id, status, .. }) => (id, status),
+        Word::Vouched(_) => panic!("nobody vouched"),
+    };
+    let said = || words.take().into_iter().map(completed).collect::<Vec<_>>();
     // A read under a write lease is what the second one is.
     for (id, direction) in [(0, Direction::Write), (1, Direction::Read), (2, Direction::Write), (3, Direction::Write)] {
         post(id, direction);
@@ -164,13 +181,46 @@ fn an_error_flushes_all_that_is_outstanding_and_all_that_comes() {
     assert_eq!(lease.landed(), 1);
 }
 
+#[test]
+fn a_word_comes_behind_what_it_vouches_for() {
+    let mut bench = bench(FabricOptions { delay: Duration::from_millis(5), ..FabricOptions::default() });
+    let lease = bench.lend();
+    for n in 0..5 {
+        bench.post(n, 1, &lease).unwrap();
+        bench.completions(0);
+    }
+    bench.ours.vouch(5);
+    assert_eq!(bench.vouched(), 5);
+    assert!((0..5).all(|n| bench.landed(n)), "it had overtaken them");
+    // Those between are stood for by the last.
+    (6..9).for_each(|word| bench.ours.vouch(word));
+    assert_eq!(bench.vouched(), 8);
+}
+
+#[test]
+fn a_word_that_a_queue_pair_took_with_it_is_said_by_the_next() {
+    let mut bench = bench(FabricOptions { delay: Duration::from_millis(2), windows: true, ..FabricOptions::default() });
+    let (good, gone) = (bench.lend(), bench.lend());
+    gone.revoke();
+    bench.post(0, 1, &good).unwrap();
+    assert_eq!(bench.completions(1).len(), 1, "there is a queue pair");
+    // In one queue pair: an error, and behind it the word, which it flushes.
+    bench.post(1, 1, &gone).unwrap();
+    progress(&mut bench.ours).unwrap();
+    bench.ours.vouch(7);
+    assert_eq!(bench.vouched(), 7);
+    assert_eq!(bench.completions(1), [(1, STALE)]);
+    assert!(!bench.landed(1));
+}
+
 /// What an earlier queue pair had outstanding is seen while the next is being made, or after.
 #[test]
 fn an_earlier_queue_pairs_flush_does_not_end_the_next() {
     let mut bench = bench(FabricOptions::default());
     let lease = bench.lend();
     for n in 0..3 {
-        bench.ours.device().completions.post(WorkCompletion { pair: 77, id: 1000, status: WorkStatus::Flushed });
+        let flushed = WorkCompletion { pair: 77, id: 1000, status: WorkStatus::Flushed };
+        bench.ours.device().words.post(Word::Completed(flushed));
         bench.post(n, 1, &lease).unwrap();
         assert_eq!(bench.completions(1), [(n, Outcome::Landed)]);
         assert!(bench.ours.can_post(), "after slice {n}");
