@@ -22,6 +22,10 @@ pub struct EngineConfig {
     pub tcp_rails: Vec<TcpRail>,
     /// NICs over which RDMA moves data, at most 32. None: every one with an active port.
     pub rdma_rails: Vec<RdmaRail>,
+    /// Whether leases that are lent over RDMA have keys of their own, so that a NIC turns away what a peer writes or reads outside of them.
+    /// Each is registered for itself, at a cost that grows with its ranges and its bytes. Without, a key opens its region: peers are
+    /// trusted to keep to their leases.
+    pub guard_leases: bool,
     /// Streams of each transport to a peer (over RDMA: queue pairs each way); over TCP and RDMA never fewer than there are pairs
     /// of rails.
     pub streams_per_peer: u8,
@@ -67,6 +71,7 @@ impl Default for EngineConfig {
             transports: vec![TransportKind::Shm, TransportKind::Tcp],
             tcp_rails: Vec::new(),
             rdma_rails: Vec::new(),
+            guard_leases: false,
             streams_per_peer: 2,
             credits: true,
             tcp_congestion: None,

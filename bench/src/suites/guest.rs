@@ -152,7 +152,7 @@ pub fn build_with(setting: &Setting, arguments: &[&str], env: &[(&str, &str)]) -
     let artifacts = output.stdout.split(|byte| *byte == b'\n');
     let artifacts = artifacts.filter_map(|line| serde_json::from_slice::<Artifact>(line).ok());
     let tests = artifacts.filter_map(|artifact| {
-        let target = artifact.target.filter(|target| target.kind.iter().any(|kind| kind == "test"))?;
+        let target = artifact.target.filter(|target| target.kind.iter().any(|kind| kind == "test" || kind == "lib"))?;
         Some((target.name, artifact.executable?))
     });
     Ok(tests.collect())

@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::guest::{self, Guest};
 use super::python::output;
+use super::verbs::tests;
 use super::{Findings, Setting, Tier};
 
 /// What is fuzzed, and for how long in full: `transfer/fuzz`.
@@ -21,12 +23,11 @@ pub async fn run(setting: &Setting) -> Findings {
     let setting = setting.clone();
     let checks = move || {
         let mut findings = Findings::default();
-        for check in [refusals, fuzz] {
+        for check in [refusals, overrun, fuzz] {
             if let Err(e) = check(&setting, &mut findings) {
                 findings.failure(e);
             }
         }
-        findings.skip("a lease overrun by a peer over RDMA: nothing notices it yet");
         findings
     };
     tokio::task::spawn_blocking(checks).await.unwrap_or_default()
@@ -45,6 +46,16 @@ fn refusals(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     }
     findings.check(text.contains(HALF_OPEN), format!("not {HALF_OPEN}: the limit of open files is too low"));
     Ok(())
+}
+
+/// A peer that writes past a lease over RDMA, where leases are guarded and where they are not.
+fn overrun(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
+    if let Some(why) = Guest::missing(setting) {
+        findings.skip(format!("a lease overrun over RDMA: the soft-RoCE machine cannot be had here: {why}"));
+        return Ok(());
+    }
+    let engine = guest::build(setting, "kvrail-transfer", &[])?;
+    tests(&Guest::new(setting, 2, 1), &engine, "kvrail_transfer", &["transport::rdma::tests"], &[], findings)
 }
 
 /// Fuzzes each target, two at a time.

@@ -20,12 +20,14 @@ fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     let engine = guest::build(setting, "kvrail-transfer", &[])?;
     let links: &[u8] = if setting.tier == Tier::Quick { &[1] } else { &[1, 2, 4] };
     for rails in links {
-        tests(&Guest::new(setting, 2, *rails), &engine, "conformance", &["rdma::"], findings)?;
+        tests(&Guest::new(setting, 2, *rails), &engine, "conformance", &["rdma::"], &[], findings)?;
     }
     if setting.tier == Tier::Full {
-        tests(&Guest::new(setting, 2, 1), &engine, "links", &["sixty_four"], findings)?;
+        let guards = [("KVRAIL_TEST_GUARDS", "1")];
+        tests(&Guest::new(setting, 2, 2), &engine, "conformance", &["rdma::"], &guards, findings)?;
+        tests(&Guest::new(setting, 2, 1), &engine, "links", &["sixty_four"], &[], findings)?;
         for binary in ["faults", "late_write", "processes"] {
-            tests(&Guest::new(setting, 2, 2), &engine, binary, &["rdma::"], findings)?;
+            tests(&Guest::new(setting, 2, 2), &engine, binary, &["rdma::"], &[], findings)?;
         }
         abi::check(setting, findings)?;
     }
@@ -41,11 +43,13 @@ pub fn tests(
     built: &Built,
     name: &str,
     args: &[&str],
+    env: &[(&str, &str)],
     findings: &mut Findings,
 ) -> Result<(), String> {
-    let said = guest.tests(path(built, name)?, args, &[])?;
+    let said = guest.tests(path(built, name)?, args, env)?;
     let (passed, all) = said.tests();
-    let nics = guest.nics();
+    let nics = [guest.nics()].into_iter().chain(env.iter().map(|(name, _)| (*name).into()));
+    let nics = nics.collect::<Vec<String>>().join(", ");
     findings.figure(format!("{name} over {nics}"), format!("{passed} of {all} tests"));
     said.figures().for_each(|(name, value)| findings.figure(name, value));
     findings.check(said.ok && passed == all && all > 0, format!("{name} over {nics}: {}", said.text));

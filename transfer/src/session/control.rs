@@ -26,7 +26,7 @@ use crate::session::rails::{FarRail, TCP_RAILS_MAX, Way, nic_ways, ways};
 use crate::session::resume::Redial;
 use crate::session::streams::Streams;
 use crate::session::vouches::{Place, Vouches};
-use crate::session::wire::{CREDITS_SINCE, Identity, Message, RefuseCode, StreamId, VERSIONS};
+use crate::session::wire::{CREDITS_SINCE, Identity, Message, ONE_SIDED_SINCE, RefuseCode, StreamId, VERSIONS};
 use crate::telemetry::{Fallback, Rejection, count};
 use crate::transfer::{FailureKind, Report, Shared, TransferError};
 use crate::transport::TransportKind;
@@ -177,7 +177,7 @@ pub(super) struct Live {
     /// Of the RDMA streams that we dial.
     pub(super) nic_ways: Vec<Way>,
     pub(super) identity: Identity,
-    /// Both sides speak of credits, and vouch.
+    /// Both sides speak of credits.
     pub(super) credits: bool,
     pub(super) streams: Streams,
     /// Connects that wait for the first streams.
@@ -339,8 +339,7 @@ impl Control {
                 };
                 let seq = live.next_notice;
                 live.next_notice += 1;
-                // Who does not know of vouching takes an acknowledged byte for a visible one.
-                let behind = if live.credits { notice.behind.clone() } else { Vec::new() };
+                let behind = notice.behind.clone();
                 live.notices.insert(seq, notice);
                 let payload = payload.to_vec();
                 if behind.is_empty() {
@@ -549,7 +548,8 @@ impl Control {
             return None;
         }
         let (peer, _) = self.core.plan(RailSet::default(), |p, _| p.planner.add_peer());
-        let (peer, generation, kinds) = (peer?, identity.generation, self.common(&identity));
+        let (peer, generation, mut kinds) = (peer?, identity.generation, self.common(&identity));
+        kinds.retain(|kind| version >= ONE_SIDED_SINCE || !kind.is_one_sided());
         let dialler = doors.is_some();
         let doors = doors.unwrap_or_default();
         let count = self.me.streams.min(identity.streams);

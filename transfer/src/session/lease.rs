@@ -208,6 +208,9 @@ impl LeaseState {
         }
         // Outside of the lock: the last hold of a region unmaps it, or runs what its owner wants run.
         let memory = self.memory.lock().take();
+        if let Some(memory) = &memory {
+            memory.registrations().unguard(self.key);
+        }
         if self.access == Access::Write
             && let Some(Err(error)) = memory.as_ref().map(Region::make_visible)
         {

@@ -69,7 +69,7 @@ impl Control {
             Some(Message::StreamFenced(stream)) => self.fenced_by_peer(id, stream),
             Some(Message::OpenStream { kind, index }) => self.open_for_peer(id, kind, index),
             Some(Message::Notify { seq, payload }) => self.notified(id, seq, payload),
-            Some(Message::NotifyBehind { seq, payload, streams }) if live.credits => {
+            Some(Message::NotifyBehind { seq, payload, streams }) => {
                 if live.vouches.hold(seq, payload, streams) {
                     self.review_notifications(id);
                 } else {

@@ -300,7 +300,8 @@ impl Control {
                 Box::new(rail.inspect_err(|error| tracing::warn!(?stream, %error, "a rail cannot be made")).ok()?)
             }
             TransportKind::Rdma => {
-                let rail = rdma::rail(socket, owner, nic?, Arc::clone(&self.own.nics.as_ref()?.clerk));
+                let clerk = Arc::clone(&self.own.nics.as_ref()?.clerk);
+                let rail = rdma::rail(socket, owner, nic?, clerk, self.core.config.guard_leases);
                 Box::new(rail.inspect_err(|error| tracing::warn!(?stream, %error, "a rail cannot be made")).ok()?)
             }
         };

@@ -11,6 +11,7 @@ use crate::session::ports::PORTS;
 use crate::session::rails::{FarRail, put_rails, take_rails};
 use crate::telemetry::Rejection;
 use crate::transport::TransportKind;
+use crate::transport::onesided::Key;
 
 /// First bytes of every message: anything else on the port is told apart at once.
 pub(crate) const MAGIC: [u8; 4] = *b"kvr\x01";
@@ -20,6 +21,8 @@ pub(crate) const BODY_MAX: usize = 8192;
 pub(crate) const VERSIONS: (u16, u16) = (1, 2);
 /// From this version on receivers give credit: [`Message::Port`], [`Message::Demand`], [`Message::Limit`].
 pub(crate) const CREDITS_SINCE: u16 = 2;
+/// And in which one-sided rails vouch for what they bring, and lend keys that open no more than they must. Before, there are none.
+pub(crate) const ONE_SIDED_SINCE: u16 = 2;
 /// Counts of bytes are below it.
 const BYTES_END: u64 = 1 << 62;
 
@@ -219,12 +222,12 @@ pub(crate) enum Message {
     },
     /// One-sided rails: I hold a ticket and want to use the lease over this rail.
     Borrow(Borrow),
-    /// Here are its keys (part and key each), or why not.
+    /// Here are its keys, by offset, or why not.
     Lent {
         lease: u64,
         /// Of `transport::frame::Status`.
         status: u8,
-        keys: Vec<(u32, u32)>,
+        keys: Vec<Key>,
     },
     /// A message of the session, and how many of the other side's have been heard.
     Numbered {
@@ -373,9 +376,9 @@ fn take_borrow(r: &mut Reader<'_>) -> Result<Borrow, DecodeError> {
     Ok(Borrow { generation: r.u64()?, lease: r.u64()?, key: r.u64()?, read: r.u8()? != 0 })
 }
 
-fn take_keys(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
+fn take_keys(r: &mut Reader<'_>) -> Result<Vec<Key>, DecodeError> {
     // The list ends with the body, or this does, by its error.
-    (0..r.u16()?).map(|_| Ok((r.u32()?, r.u32()?))).collect()
+    (0..r.u16()?).map(|_| Ok(Key { offset: r.u64()?, len: r.u64()?, key: r.u32()? })).collect()
 }
 
 impl Message {
@@ -496,8 +499,9 @@ impl Message {
                 w.u64(*lease);
                 w.u8(*status);
                 w.u16(keys.len() as u16);
-                for (part, key) in keys {
-                    w.u32(*part);
+                for Key { offset, len, key } in keys {
+                    w.u64(*offset);
+                    w.u64(*len);
                     w.u32(*key);
                 }
             }
@@ -692,7 +696,11 @@ mod tests {
             Message::Check(Check { read: true, ..check(Some(0)) }),
             Message::Checked { id: 4, status: 1, crc: 0xdead_beef },
             Message::Borrow(Borrow { generation: 1, lease: 2, key: 3, read: true }),
-            Message::Lent { lease: 2, status: 0, keys: vec![(0, 7), (u32::MAX, 8)] },
+            Message::Lent {
+                lease: 2,
+                status: 0,
+                keys: vec![Key { offset: 0, len: 9, key: 7 }, Key { offset: 9, len: 1, key: 8 }],
+            },
             Message::Lent { lease: 2, status: 1, keys: Vec::new() },
             Message::Port { kind: TransportKind::Rdma, index: STREAMS_MAX - 1, port: PortId(PORTS - 1) },
             Message::Demand { port: PortId(0), demand: demand(BYTES_END - 1) },

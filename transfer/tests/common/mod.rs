@@ -90,6 +90,7 @@ fn nics() -> Vec<RdmaRail> {
 pub fn config(kind: TransportKind) -> EngineConfig {
     EngineConfig {
         rdma_rails: if kind == TransportKind::Rdma { nics() } else { Vec::new() },
+        guard_leases: std::env::var_os("KVRAIL_TEST_GUARDS").is_some(),
         transports: vec![kind],
         fabric: (kind == TransportKind::Sim).then(|| FABRIC.clone()),
         heartbeat: Duration::from_millis(100),

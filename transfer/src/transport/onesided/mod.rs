@@ -8,8 +8,8 @@
 //! the lease for as long as it is out, and hands over the keys. When the lease is revoked the owner wants it back; the borrower
 //! posts nothing more under it and answers when all that it had posted has completed. If it does not answer in time the rail ends:
 //! its queue pairs are destroyed at the owner, and after that nothing of this peer lands. Then the pin goes, and that is
-//! the fence. So a late write is impossible, whatever the borrower does; a write *outside the lease's ranges* is not: a key opens
-//! its region, and a peer is trusted that far. A device that checks every request against its lease needs no loans
+//! the fence. So a late write is impossible, whatever the borrower does; a write *outside the lease's ranges* is not where a key opens
+//! its region: a peer is trusted that far, unless leases are guarded by keys of their own. A device that checks every request against its lease needs no loans
 //! ([`Device::lends`]).
 //!
 //! | file | room |
@@ -31,6 +31,7 @@ use std::time::Instant;
 
 use crate::memory::Region;
 use crate::plan::{Direction, Piece};
+use crate::session::lease::LeaseState;
 use crate::transport::sys::Poller;
 use crate::transport::{Job, RailError};
 
@@ -69,9 +70,19 @@ pub(crate) struct Work {
 /// What opens a part of a region to a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// Which part, counted from the region's start in parts of the device's choice.
-    pub(crate) chunk: u32,
+    /// Where the part begins, in the region.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
     pub(crate) key: u32,
+}
+
+impl Key {
+    /// The one of these, by offset, that opens `[offset, offset + len)`.
+    pub(crate) fn of(keys: &[Self], offset: u64, len: u64) -> Option<u32> {
+        let place = keys.partition_point(|key| key.offset <= offset).checked_sub(1)?;
+        let Self { offset: start, len: length, key } = keys[place];
+        (len <= length && offset - start <= length - len).then_some(key)
+    }
 }
 
 /// Whose requests a key is for.
@@ -104,8 +115,14 @@ pub(crate) trait Device: Send {
     /// Whether leases have to be borrowed, because this NIC does not check them itself.
     fn lends(&self) -> bool;
 
-    /// Keys of the parts that these ranges (offset and length) of a region lie in.
+    /// Keys of the parts that these ranges (offset and length) of a region lie in, by offset.
     fn keys(&mut self, region: &Region, ranges: &mut dyn Iterator<Item = (u64, u64)>, side: Side) -> Reach;
+
+    /// Keys for whom a lease is lent to, by offset.
+    fn lend(&mut self, region: &Region, lease: &Arc<LeaseState>) -> Reach {
+        let mut ranges = lease.ranges.iter().map(|range| (range.offset, range.len));
+        self.keys(region, &mut ranges, Side::Remote)
+    }
 
     /// Makes a requester, in place of the one before; its address for the peer.
     fn requester(&mut self) -> Result<Vec<u8>, RailError>;

@@ -33,7 +33,7 @@ const SLICES_WANTED: usize = 8;
 const MESSAGES: usize = 64;
 
 /// Keys of a lease, at most: what a message holds.
-const KEYS_MAX: usize = 1000;
+const KEYS_MAX: usize = 400;
 /// Key of the socket in the rail's poller; a device uses others.
 const SOCKET: u64 = 0;
 
@@ -171,9 +171,12 @@ impl<D: Device> OneSided<D> {
             Message::Borrow(borrow) => self.lend(&borrow, now)?,
             Message::Lent { lease, status, keys } => {
                 let keys = match status_of(status)? {
-                    Status::Ok => Ok(keys.into_iter().map(|(chunk, key)| Key { chunk, key }).collect()),
+                    Status::Ok => Ok(keys),
                     status => Err(status),
                 };
+                if keys.as_ref().is_ok_and(|keys: &Vec<Key>| !keys.is_sorted_by_key(|key| key.offset)) {
+                    return Err(RailError::Protocol("keys out of order"));
+                }
                 if !self.loans.answered(lease, keys) {
                     return Err(RailError::Protocol("a lease that nobody asked for"));
                 }
@@ -231,15 +234,13 @@ impl<D: Device> OneSided<D> {
         let (device, pipe) = (&mut self.device, &mut self.pipe);
         self.lending.tell(|pin| -> Result<_, RailError> {
             let lease = pin.lease();
-            let mut ranges = lease.ranges.iter().map(|range| (range.offset, range.len));
-            let (status, keys) = match device.keys(pin.region(), &mut ranges, Side::Remote) {
+            let (status, keys) = match device.lend(pin.region(), lease) {
                 // Its end comes before its beginning.
                 _ if lease.is_revoked() => (Status::Stale, Vec::new()),
                 Reach::Soon => return Ok(Some(false)),
                 Reach::Now(keys) => (Status::Ok, keys),
                 Reach::Never => (Status::Unreachable, Vec::new()),
             };
-            let keys: Vec<(u32, u32)> = keys.into_iter().map(|key| (key.chunk, key.key)).collect();
             let (status, keys) = if keys.len() > KEYS_MAX { (Status::Unreachable, Vec::new()) } else { (status, keys) };
             pipe.send(&Message::Lent { lease: lease.id, status: status as u8, keys })?;
             Ok((status == Status::Ok).then_some(true))

@@ -20,20 +20,15 @@ pub(super) struct Work {
 pub(super) fn build(
     pieces: &[Piece],
     (local, remote): (&[Key], &[Key]),
-    chunk_bytes: u64,
     segments_max: usize,
     segments: &mut Vec<Segment>,
     works: &mut Vec<Work>,
 ) -> Option<()> {
     segments.clear();
     works.clear();
-    let key = |keys: &[Key], offset: u64| {
-        let chunk = u32::try_from(offset / chunk_bytes).ok()?;
-        keys.iter().find(|key| key.chunk == chunk).map(|key| key.key)
-    };
     let mut end = None;
     for piece in pieces {
-        let (lkey, rkey) = (key(local, piece.local)?, key(remote, piece.remote)?);
+        let (lkey, rkey) = (Key::of(local, piece.local, piece.len)?, Key::of(remote, piece.remote, piece.len)?);
         segments.push(Segment { address: piece.local, bytes: u32::try_from(piece.len).ok()?, lkey });
         match works.last_mut() {
             // A part begins a request of its own: its key is another.
@@ -56,10 +51,10 @@ mod tests {
     }
 
     fn cut(pieces: &[Piece], segments_max: usize) -> Option<Vec<(u64, u32, usize)>> {
-        let local = [Key { chunk: 0, key: 1 }, Key { chunk: 1, key: 2 }];
-        let remote = [Key { chunk: 1, key: 12 }, Key { chunk: 0, key: 11 }];
+        let part = |n: u64, key| Key { offset: n * 1000, len: 1000, key };
+        let (local, remote) = ([part(0, 1), part(1, 2)], [part(0, 11), part(1, 12)]);
         let (mut segments, mut works) = (Vec::new(), Vec::new());
-        build(pieces, (&local, &remote), 1000, segments_max, &mut segments, &mut works)?;
+        build(pieces, (&local, &remote), segments_max, &mut segments, &mut works)?;
         assert_eq!(segments.len(), pieces.len());
         for (segment, piece) in segments.iter().zip(pieces) {
             let lkey = if piece.local < 1000 { 1 } else { 2 };
@@ -81,5 +76,8 @@ mod tests {
         assert_eq!(cut(&[piece(0, 990, 10), piece(10, 1000, 10)], 8), Some(vec![(990, 11, 1), (1000, 12, 1)]));
         assert_eq!(cut(&[piece(2000, 0, 10)], 8), None);
         assert_eq!(cut(&[piece(0, 2000, 10)], 8), None);
+        assert_eq!(cut(&[piece(0, 995, 10)], 8), None, "one piece in two parts");
+        assert_eq!(cut(&[piece(0, u64::MAX, 10)], 8), None);
+        assert_eq!(cut(&[piece(0, 10, u64::from(u32::MAX))], 8), None);
     }
 }

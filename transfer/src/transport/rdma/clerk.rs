@@ -4,20 +4,29 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use kvrail_verbs::AsyncEvent;
 
 use crate::mailbox::Mailbox;
 use crate::memory::Region;
+use crate::session::lease::LeaseState;
 use crate::transport::rdma::{Nic, memory};
 use crate::transport::sys::Poller;
 
-/// A part of a region is wanted by a rail. At most one for each part that a rail waits for.
+/// Memory is wanted by a rail. At most one for each part or lease that a rail waits for.
 pub(super) struct Order {
     pub(super) nic: Arc<Nic>,
-    pub(super) region: Region,
-    pub(super) chunk: u32,
+    pub(super) what: What,
     pub(super) to: Arc<Mailbox<Note>>,
+}
+
+/// What is to be registered.
+pub(super) enum What {
+    /// A part of a region.
+    Part(Region, u32),
+    /// What a lease is of, for it alone.
+    Lease(Arc<LeaseState>),
 }
 
 /// What a rail is told.
@@ -25,6 +34,8 @@ pub(super) struct Order {
 pub(crate) enum Note {
     /// A part that it wanted is registered now, or cannot be.
     Registered { region: u64, chunk: u32, made: bool },
+    /// A lease that it lends is guarded now, or cannot be; by its key.
+    Guarded { lease: u64, made: bool },
     /// The port of its NIC is down.
     PortDown,
     /// A queue pair of its NIC is in error.
@@ -76,12 +87,25 @@ impl Drop for Clerk {
     }
 }
 
-fn carry_out(Order { nic, region, chunk, to }: Order) {
-    let made = memory::register(&region, &nic, chunk);
-    if let Err(error) = &made {
-        tracing::warn!(nic = %nic.name, region = region.id(), chunk, error = %causes(error), "memory cannot be registered");
-    }
-    to.post(Note::Registered { region: region.id(), chunk, made: made.is_ok() });
+fn carry_out(Order { nic, what, to }: Order) {
+    let tell = |region: u64, made: Result<(), memory::RegisterError>| {
+        if let Err(error) = &made {
+            tracing::warn!(nic = %nic.name, region, error = %causes(error), "memory cannot be registered");
+        }
+        made.is_ok()
+    };
+    to.post(match what {
+        What::Part(region, chunk) => {
+            let made = tell(region.id(), memory::register(&region, &nic, chunk));
+            Note::Registered { region: region.id(), chunk, made }
+        }
+        What::Lease(lease) => {
+            // Pinned: its end, which takes its guards along, waits for this.
+            let pin = lease.pin(Instant::now());
+            let made = pin.is_ok_and(|pin| tell(lease.region, memory::guard(pin.region(), &nic, &lease)));
+            Note::Guarded { lease: lease.key, made }
+        }
+    });
 }
 
 /// An error with its causes.

@@ -9,11 +9,12 @@ use kvrail_verbs::CompletionChannel;
 
 use crate::mailbox::Mailbox;
 use crate::memory::Region;
+use crate::session::lease::LeaseState;
 use crate::telemetry::{Counters, count};
 use crate::transport::RailError;
 use crate::transport::onesided::{Device, Key, Reach, Request, Side, Work};
 use crate::transport::rdma::address::Address;
-use crate::transport::rdma::clerk::{Note, Order, causes};
+use crate::transport::rdma::clerk::{Note, Order, What, causes};
 use crate::transport::rdma::pair::{Requester, Responder};
 use crate::transport::rdma::{CHUNK_BYTES, Clerk, Nic};
 use crate::transport::sys::{Poller, Waker};
@@ -33,6 +34,10 @@ pub(crate) struct RdmaDevice {
     /// Parts that the clerk is registering for us, and those that cannot be, by region and number.
     ordered: BTreeSet<(u64, u32)>,
     refused: BTreeSet<(u64, u32)>,
+    /// Leases are lent with keys that open them alone. By key, those that the clerk is making, and those that cannot be guarded.
+    guards: bool,
+    guarding: BTreeSet<u64>,
+    unguarded: BTreeSet<u64>,
     /// The channel has events.
     ringing: bool,
     /// The responder has something to hear.
@@ -50,10 +55,11 @@ impl RdmaDevice {
         clerk: Arc<Clerk>,
         counters: Arc<Counters>,
         waker: Waker,
+        guards: bool,
     ) -> Result<Self, RailError> {
         let (channel, notes) = (nic.context.completion_channel()?, Arc::new(Mailbox::new(waker)));
         nic.listen(&notes);
-        let (ordered, refused) = Default::default();
+        let (ordered, refused, guarding, unguarded) = Default::default();
         let (requester, responder) = (None, None);
         Ok(Self {
             nic,
@@ -65,11 +71,18 @@ impl RdmaDevice {
             responder,
             ordered,
             refused,
+            guards,
+            guarding,
+            unguarded,
             ringing: false,
             listens: false,
             vouched: None,
             undead: false,
         })
+    }
+
+    fn order(&self, what: What) {
+        self.clerk.order(Order { nic: Arc::clone(&self.nic), what, to: Arc::clone(&self.notes) });
     }
 
     fn hear(&mut self) -> Result<(), RailError> {
@@ -82,6 +95,12 @@ impl RdmaDevice {
                     self.ordered.remove(&(region, chunk));
                     if !made {
                         self.refused.insert((region, chunk));
+                    }
+                }
+                Note::Guarded { lease, made } => {
+                    self.guarding.remove(&lease);
+                    if !made {
+                        self.unguarded.insert(lease);
                     }
                 }
                 Note::PortDown => return Err(RailError::Nic("its port is down".into())),
@@ -142,11 +161,13 @@ impl Device for RdmaDevice {
             let last = offset.saturating_add(len.saturating_sub(1)) / CHUNK_BYTES;
             for chunk in offset / CHUNK_BYTES..=last {
                 let Ok(chunk) = u32::try_from(chunk) else { return Reach::Never };
-                if keys.iter().rev().any(|key| key.chunk == chunk) {
+                let offset = u64::from(chunk) * CHUNK_BYTES;
+                let place = keys.partition_point(|key| key.offset < offset);
+                if keys.get(place).is_some_and(|key| key.offset == offset) {
                     continue;
                 }
                 if let Some(key) = region.registrations().key(&self.nic, chunk, side) {
-                    keys.push(Key { chunk, key });
+                    keys.insert(place, Key { offset, len: CHUNK_BYTES, key });
                     continue;
                 }
                 let part = (region.id(), chunk);
@@ -155,12 +176,28 @@ impl Device for RdmaDevice {
                 }
                 reach = Reach::Soon;
                 if self.ordered.insert(part) {
-                    let (nic, region, to) = (Arc::clone(&self.nic), region.clone(), Arc::clone(&self.notes));
-                    self.clerk.order(Order { nic, region, chunk, to });
+                    self.order(What::Part(region.clone(), chunk));
                 }
             }
         }
         if reach == Reach::Soon { reach } else { Reach::Now(keys) }
+    }
+
+    fn lend(&mut self, region: &Region, lease: &Arc<LeaseState>) -> Reach {
+        if !self.guards {
+            let mut ranges = lease.ranges.iter().map(|range| (range.offset, range.len));
+            return self.keys(region, &mut ranges, Side::Remote);
+        }
+        if let Some(keys) = region.registrations().guard(&self.nic, lease) {
+            return Reach::Now(keys);
+        }
+        if self.unguarded.remove(&lease.key) {
+            return Reach::Never;
+        }
+        if self.guarding.insert(lease.key) {
+            self.order(What::Lease(Arc::clone(lease)));
+        }
+        Reach::Soon
     }
 
     fn requester(&mut self) -> Result<Vec<u8>, RailError> {

@@ -16,13 +16,23 @@ use crate::gpu::{
 };
 
 use crate::memory::Region;
-use crate::transport::onesided::Side;
+use crate::session::lease::{Access as LeaseAccess, ByteRange, LeaseState};
+use crate::transport::onesided::{Key, Side};
+use crate::transport::rdma::guard::{GUARDS_MAX, stretches};
 use crate::transport::rdma::{CHUNK_BYTES, Nic};
+
+/// A stretch of a lease, registered for it alone.
+struct Guard {
+    range: ByteRange,
+    region: MemoryRegion,
+}
 
 /// What NICs have registered of one region, by NIC and part.
 #[derive(Default)]
 pub(crate) struct Registrations {
     made: Mutex<BTreeMap<(u64, u32), MemoryRegion>>,
+    /// Registered for one lease alone, by its key and NIC, until its fence.
+    guards: Mutex<BTreeMap<(u64, u64), Vec<Guard>>>,
     /// NICs reach it on a device: what they write there may want a flush.
     on_device: AtomicBool,
 }
@@ -36,6 +46,25 @@ impl Registrations {
     /// From here on they do.
     pub(crate) fn note_device(&self) {
         self.on_device.store(true, Ordering::Release);
+    }
+
+    /// Keys that open one lease, if they have been made.
+    pub(super) fn guard(&self, nic: &Nic, lease: &LeaseState) -> Option<Vec<Key>> {
+        let guards = self.guards.lock();
+        let guard = guards.get(&(lease.key, nic.id))?;
+        let key = |Guard { range, region }: &Guard| Key { offset: range.offset, len: range.len, key: region.rkey() };
+        Some(guard.iter().map(key).collect())
+    }
+
+    /// A lease has ended: its keys open nothing.
+    pub(crate) fn unguard(&self, lease: u64) {
+        let mut guards = self.guards.lock();
+        let mut ended = guards.split_off(&(lease, 0));
+        if let Some(after) = lease.checked_add(1) {
+            guards.append(&mut ended.split_off(&(after, 0)));
+        }
+        // Outside of the lock: it takes a while.
+        drop(guards);
     }
 
     /// The key of a part, if it is registered with that NIC.
@@ -83,6 +112,25 @@ fn register_device(
     Ok(unsafe { nic.domain.register_at(address, bytes as usize, start, access) }?)
 }
 
+/// Registers what a lease is of, for it alone, with keys that allow what it does.
+pub(super) fn guard(region: &Region, nic: &Nic, lease: &LeaseState) -> Result<(), RegisterError> {
+    let made = region.registrations();
+    if made.guard(nic, lease).is_some() {
+        return Ok(());
+    }
+    let access = match lease.access {
+        LeaseAccess::Write => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        LeaseAccess::Read => Access::REMOTE_READ,
+    };
+    let mut guards = Vec::new();
+    for range in stretches(&lease.ranges, GUARDS_MAX, CHUNK_BYTES) {
+        let registered = register_range(region, nic, (range.offset, range.len), access)?;
+        guards.push(Guard { range, region: registered });
+    }
+    made.guards.lock().insert((lease.key, nic.id), guards);
+    Ok(())
+}
+
 /// Registers a part, unless it is. Takes as long as its pages take to be there and to be pinned.
 pub(super) fn register(region: &Region, nic: &Nic, chunk: u32) -> Result<(), RegisterError> {
     let made = region.registrations();
@@ -96,16 +144,26 @@ pub(super) fn register(region: &Region, nic: &Nic, chunk: u32) -> Result<(), Reg
         return Err(outside().into());
     }
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let registered = register_range(region, nic, (start, bytes), access)?;
+    made.made.lock().insert((nic.id, chunk), registered);
+    Ok(())
+}
+
+/// Registers a range (start and bytes) of a region, to be kept with the region.
+fn register_range(
+    region: &Region,
+    nic: &Nic,
+    (start, bytes): (u64, u64),
+    access: Access,
+) -> Result<MemoryRegion, RegisterError> {
     if let Some(memory) = region.device_memory() {
         let registered = register_device(memory, nic, (start, bytes), access)?;
-        made.note_device();
-        made.made.lock().insert((nic.id, chunk), registered);
-        return Ok(());
+        region.registrations().note_device();
+        return Ok(registered);
     }
+    let outside = || Error::TooMuch { what: "part of a region", value: start, max: region.len() as u64 };
     let place = region.at(start, bytes).and_then(NonNull::new).ok_or_else(outside)?;
     // SAFETY: the registration is kept in the region itself and is dropped before the mapping is. The engine relies on no byte of
     // a region: they are shared with the outside, and contents are moved by raw copies alone (see `memory`).
-    let registered = unsafe { nic.domain.register_at(place, bytes as usize, start, access) }?;
-    made.made.lock().insert((nic.id, chunk), registered);
-    Ok(())
+    Ok(unsafe { nic.domain.register_at(place, bytes as usize, start, access) }?)
 }

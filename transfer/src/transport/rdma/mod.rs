@@ -9,6 +9,7 @@
 //! | `address` | of a queue pair, as the peer is told it |
 //! | `memory` | regions registered in parts, kept with the region |
 //! | `clerk` | the thread that registers, and hears what NICs report on their own |
+//! | `guard` | which stretches of a region a lease's own keys open, pure |
 //! | `chain` | pieces as work requests with gather lists, pure |
 //! | `pair` | queue pairs: requester and responder |
 //! | `device` | all of it as a rail's [`Device`](super::onesided::Device) |
@@ -17,10 +18,13 @@ mod address;
 mod chain;
 mod clerk;
 mod device;
+mod guard;
 mod memory;
 mod name;
 mod nic;
 mod pair;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -47,14 +51,15 @@ pub(crate) struct Nics {
     pub(crate) clerk: Arc<Clerk>,
 }
 
-/// A rail over one NIC, by the connected socket of a stream.
+/// A rail over one NIC, by the connected socket of a stream. `guards`: leases are lent with keys that open them alone.
 pub(crate) fn rail(
     socket: OwnedFd,
     owner: Arc<Owner>,
     nic: Arc<Nic>,
     clerk: Arc<Clerk>,
+    guards: bool,
 ) -> Result<OneSided<impl crate::transport::onesided::Device>, RailError> {
     let (poller, waker) = Poller::new()?;
-    let device = RdmaDevice::new(nic, clerk, Arc::clone(&owner.counters), waker)?;
+    let device = RdmaDevice::new(nic, clerk, Arc::clone(&owner.counters), waker, guards)?;
     Ok(OneSided::new(socket, owner, device, poller)?)
 }

@@ -12,7 +12,7 @@ use crate::transport::RailError;
 use crate::transport::onesided::rail::DEPTH;
 use crate::transport::onesided::{Key, Request, VOUCH, Work, WorkStatus};
 use crate::transport::rdma::address::Address;
-use crate::transport::rdma::{CHUNK_BYTES, Nic, chain};
+use crate::transport::rdma::{Nic, chain};
 
 /// Entries of a gather list, where the device has as many.
 const SEGMENTS_MAX: u32 = 16;
@@ -131,7 +131,7 @@ impl Requester {
     /// Posts a slice: one chain, one doorbell, one completion. Says how many work requests that was.
     pub(super) fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key]) -> Result<usize, RailError> {
         let (segments, works) = (&mut self.segments, &mut self.works);
-        chain::build(&request.pieces, (local, remote), CHUNK_BYTES, self.segments_max, segments, works)
+        chain::build(&request.pieces, (local, remote), self.segments_max, segments, works)
             .ok_or(RailError::Protocol("a lease without the keys of all its parts"))?;
         self.chain.clear();
         let mut first = 0;

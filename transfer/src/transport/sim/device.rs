@@ -66,7 +66,7 @@ impl Device for SimDevice {
         if region.device_memory().is_some() {
             return Reach::Never;
         }
-        Reach::Now(vec![Key { chunk: 0, key: self.nic.fabric().register(region) }])
+        Reach::Now(vec![Key { offset: 0, len: region.len() as u64, key: self.nic.fabric().register(region) }])
     }
 
     fn requester(&mut self) -> Result<Vec<u8>, RailError> {
