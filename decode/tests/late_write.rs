@@ -2,7 +2,8 @@
 //! cancellation, the deadline or the loss of the request that they are for, nodes stand still and are restarted, and a small
 //! pool gives the memory on at once. The mock's answers hang on every byte of KV, so what lands late is a wrong token.
 //!
-//! `KVRAIL_SEEDS=n` runs n schedules; `KVRAIL_SEED=s` runs that one alone (a failure prints it).
+//! `KVRAIL_SEEDS=n` runs n schedules; `KVRAIL_SEED=s` runs that one alone (a failure prints it). `KVRAIL_TEST_RDMA=rxa0/rxb0` has KV go over
+//! RDMA between those NICs, in the soft-RoCE machine.
 
 mod common;
 
@@ -14,7 +15,7 @@ use common::{Answer, Decode, config_of, expected, is_idle, model, prompt, reques
 use kvrail_engine::mock::{MockOptions, StepModel};
 use kvrail_node::{ModelSource, NodeConfig, PoolSize, Role};
 use kvrail_proto::v1;
-use kvrail_transfer::{FaultPlan, TransportKind};
+use kvrail_transfer::{FaultPlan, RdmaRail, TransportKind};
 use tokio::time::{sleep, timeout};
 
 /// Requests of a schedule.
@@ -88,6 +89,7 @@ impl Schedule {
     fn of(seed: u64) -> Self {
         let mut dice = Dice(seed);
         let transport = if dice.one_in(2) { TransportKind::Tcp } else { TransportKind::Shm };
+        let transport = if nics().is_some() { TransportKind::Rdma } else { transport };
         let prefill = [0, 1].map(|_| faults(&mut dice));
         let requests = (0..REQUESTS).map(|n| (ask(&mut dice, n), client(&mut dice))).collect();
         let mut events: Vec<_> = (0..4)
@@ -101,6 +103,13 @@ impl Schedule {
         let growth_reserved = if dice.one_in(3) { 0.0 } else { 1.0 };
         Self { transport, pool_blocks, growth_reserved, prefill, requests, events }
     }
+}
+
+/// NICs of the prefill nodes and of the decode node.
+fn nics() -> Option<[Vec<RdmaRail>; 2]> {
+    let named = std::env::var("KVRAIL_TEST_RDMA").ok()?;
+    let (prefill, decode) = named.split_once('/').expect("two sides");
+    Some([prefill, decode].map(|side| side.split(',').map(|nic| nic.parse().expect("a NIC")).collect()))
 }
 
 fn faults(dice: &mut Dice) -> FaultPlan {
@@ -173,6 +182,7 @@ async fn start_prefill(index: usize, schedule: &Schedule) -> Prefill {
     let source = ModelSource::Mock(timed());
     let mut node = NodeConfig::local(format!("p{index}"), Role::Prefill, source, PoolSize::Blocks(512));
     node.transfer.transports = vec![schedule.transport];
+    node.transfer.rdma_rails = nics().map(|[prefill, _]| prefill).unwrap_or_default();
     node.transfer.faults = Some(schedule.prefill[index].clone());
     Prefill::start_node(node).await
 }
@@ -180,6 +190,7 @@ async fn start_prefill(index: usize, schedule: &Schedule) -> Prefill {
 async fn start_decode(schedule: &Schedule) -> Decode {
     let mut config = config_of(timed(), schedule.pool_blocks);
     config.node.transfer.transports = vec![schedule.transport];
+    config.node.transfer.rdma_rails = nics().map(|[_, decode]| decode).unwrap_or_default();
     // A node that stands still is given up while it is still alive, and asked again at once.
     (config.prefill_answer_max, config.prefill_silence_max) = (Duration::from_millis(150), Duration::from_millis(150));
     config.prefill_suspect = Duration::ZERO;

@@ -43,7 +43,7 @@ pub fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     said.figures().for_each(|(name, value)| findings.figure(name, value));
     let (passed, all) = said.tests();
     findings.check(said.ok && passed == all && all > 0, format!("layouts: {}", said.text));
-    verbs::tests(&machine, &built, "interop", &[], findings)
+    verbs::tests(&machine, &built, "interop", &[], &[], findings)
 }
 
 /// Where a libclang lies that is old enough, if there is one; the user's word is taken.

@@ -46,7 +46,7 @@ pub async fn run(setting: &Setting) -> Findings {
     let setting = setting.clone();
     let checks = move || {
         let mut findings = Findings::default();
-        for check in [simulated, engine, rdma, main_job, main_job_unfenced] {
+        for check in [simulated, engine, rdma, main_job, main_job_unfenced, main_job_rdma] {
             if let Err(e) = check(&setting, &mut findings) {
                 findings.failure(e);
             }
@@ -217,6 +217,34 @@ fn main_job_unfenced(setting: &Setting, findings: &mut Findings) -> Result<(), S
     let wrong = told.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
     findings.figure("the main job with fencing off", format!("{wrong} of {seeds} schedules told a wrong token"));
     findings.check(wrong > 0, format!("with fencing off the main job's schedules saw nothing wrong: {}", ran.text));
+    Ok(())
+}
+
+/// The same schedules with KV over RDMA, in the soft-RoCE machine; and with the fence off.
+fn main_job_rdma(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
+    if setting.tier == Tier::Quick {
+        return Ok(());
+    }
+    if let Some(why) = Guest::missing(setting) {
+        findings.skip(format!("the main job over rdma: the soft-RoCE machine cannot be had here: {why}"));
+        return Ok(());
+    }
+    let guest = Guest::new(setting, 2, 1);
+    let nics = guest.nics();
+    let run = |features: &[&str], seeds: &str, off: &[(&str, &str)]| {
+        let built = guest::build(setting, "kvrail-decode", &[features, &["--test", "late_write"]].concat())?;
+        let env = [&[("KVRAIL_TEST_RDMA", &*nics), (SEEDS, seeds)], off].concat();
+        Ok::<_, String>(Ran::read(guest.run(&[path(&built, "late_write")?, "--nocapture"], &env)?.text))
+    };
+    let ran = run(&[], "50", &[])?;
+    let told = ran.line(" late slices refused").ok_or_else(|| format!("the main job over rdma: {}", ran.text))?;
+    findings.figure("the main job over rdma", format!("{told} late slices refused"));
+    findings.check(ran.failed == 0, format!("the main job over rdma: {}", ran.text));
+    let ran = run(&["--features", "kvrail-transfer/no-fence"], "10", &[NO_FENCE])?;
+    let told = ran.line(" of them with a wrong token").and_then(|line| line.rsplit(", ").next());
+    let wrong = told.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    findings.figure("the main job over rdma with fencing off", format!("{wrong} of 10 schedules told a wrong token"));
+    findings.check(wrong > 0, format!("with fencing off the main job over rdma saw nothing wrong: {}", ran.text));
     Ok(())
 }
 
