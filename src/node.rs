@@ -6,7 +6,7 @@ use kvrail_engine::mock::MockOptions;
 use kvrail_kv::DType;
 use kvrail_node::{GgufOptions, ModelSource, NodeConfig, PoolSize, Role, membership::MembershipConfig};
 use kvrail_text::catalogue;
-use kvrail_transfer::{FaultPlan, TransportKind};
+use kvrail_transfer::{FaultPlan, TransportKind, active_rdma_rails};
 
 use crate::{
     config::{
@@ -40,12 +40,14 @@ settings! {
         transport: Transport = "auto";
         /// Addresses of this machine over which KV goes by TCP, one a NIC; without, as the system routes.
         tcp_rails: Option<TcpRails> = "";
-        /// NICs over which KV goes by RDMA, DEVICE[:PORT][@GID][#RAIL] each; without, transport=rdma takes all with an active port.
+        /// NICs over which KV goes by RDMA, DEVICE[:PORT][@GID][#RAIL] each; without, auto and rdma take all with an active port.
         rdma_rails: Option<RdmaRails> = "";
         /// Streams to a peer, each of its own connection.
         transfer_streams: NonZeroU32 = "2";
         /// Check each slice that moves with a CRC32.
         transfer_checksum: bool = "false";
+        /// Give each lease over RDMA keys of its own, so that peers reach nothing else (docs/transfer.md).
+        transfer_guard_leases: bool = "false";
         /// Transfers of this node under way at most; what is to be sent beyond them waits for room.
         transfers_max: NonZeroU32 = "65536";
         /// Damage on purpose, for tests: key=number,... of drop, delay, flip and others; never in production.
@@ -86,7 +88,12 @@ impl NodeSettings {
         config.membership = Some(MembershipConfig::new(self.conductor.to_string()));
         config.transfer.listen = self.transfer;
         config.transfer.tcp_rails = self.tcp_rails.clone().map(|rails| rails.0).unwrap_or_default();
-        config.transfer.rdma_rails = self.rdma_rails.clone().map(|rails| rails.0).unwrap_or_default();
+        let nics = self.rdma_rails.clone().map(|rails| rails.0);
+        config.transfer.rdma_rails = match self.transport {
+            Transport::Auto => nics.unwrap_or_else(active_rdma_rails),
+            _ => nics.unwrap_or_default(),
+        };
+        config.transfer.guard_leases = self.transfer_guard_leases;
         config.transfer.checksum = self.transfer_checksum;
         config.transfer.transfers_max = self.transfers_max.get() as usize;
         config.transfer.faults.clone_from(&self.transfer_fault);
@@ -94,7 +101,7 @@ impl NodeSettings {
             ConfigError::Conflict(format!("transfer-streams: {} is more than 255", self.transfer_streams))
         })?;
         config.transfer.transports = match self.transport {
-            Transport::Auto if self.rdma_rails.is_none() => vec![TransportKind::Shm, TransportKind::Tcp],
+            Transport::Auto if config.transfer.rdma_rails.is_empty() => vec![TransportKind::Shm, TransportKind::Tcp],
             Transport::Auto => vec![TransportKind::Shm, TransportKind::Rdma, TransportKind::Tcp],
             Transport::Rdma => vec![TransportKind::Rdma],
             Transport::Tcp => vec![TransportKind::Tcp],

@@ -290,7 +290,7 @@ macro_rules! concat_words {
 words! {
     /// How KV moves between processes.
     pub enum Transport ("auto, tcp, shm or rdma") {
-        /// Shared memory on one machine, otherwise RDMA where rdma-rails names NICs, otherwise TCP.
+        /// Shared memory on one machine, otherwise RDMA where there are NICs, otherwise TCP.
         Auto = "auto",
         /// TCP only.
         Tcp = "tcp",

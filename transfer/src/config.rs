@@ -27,7 +27,7 @@ pub struct EngineConfig {
     /// trusted to keep to their leases.
     pub guard_leases: bool,
     /// Streams of each transport to a peer (over RDMA: queue pairs each way); over TCP and RDMA never fewer than there are pairs
-    /// of rails.
+    /// of rails, and over RDMA as many more as a link of over 100 Gbit/s wants. At most 32 in all.
     pub streams_per_peer: u8,
     /// Whether this engine limits those who send to it, where several have work for one of its NICs (docs/transfer.md).
     pub credits: bool,

@@ -86,6 +86,6 @@ pub use transfer::{
 pub use transport::TransportKind;
 pub use transport::fault::{FaultPlan, FaultPlanError};
 pub use transport::gate::Gate;
-pub use transport::rdma::{RdmaError, RdmaRail, RdmaRailError};
+pub use transport::rdma::{RdmaError, RdmaRail, RdmaRailError, active_rdma_rails};
 pub use transport::sim::{Fabric, FabricOptions};
 pub use urgent::urgent;

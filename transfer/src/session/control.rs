@@ -22,7 +22,7 @@ use crate::session::line::Line;
 use crate::session::peer::{Reply, Session};
 use crate::session::pipe::{Pipe, PipeError};
 use crate::session::ports::Ports;
-use crate::session::rails::{FarRail, TCP_RAILS_MAX, Way, nic_ways, ways};
+use crate::session::rails::{FarRail, NearNic, TCP_RAILS_MAX, Way, nic_ways, ways};
 use crate::session::resume::Redial;
 use crate::session::streams::Streams;
 use crate::session::vouches::{Place, Vouches};
@@ -30,7 +30,7 @@ use crate::session::wire::{CREDITS_SINCE, Identity, Message, ONE_SIDED_SINCE, Re
 use crate::telemetry::{Fallback, Rejection, count};
 use crate::transfer::{FailureKind, Report, Shared, TransferError};
 use crate::transport::TransportKind;
-use crate::transport::rdma::Nics;
+use crate::transport::rdma::{self, Nics};
 use crate::transport::sim::Nic;
 use crate::transport::sys::Poller;
 
@@ -208,6 +208,12 @@ impl Own {
     /// Rail numbers of the RDMA NICs.
     pub(super) fn nic_rails(&self) -> Vec<u16> {
         self.nics.iter().flat_map(|nics| &nics.all).map(|nic| nic.rail).collect()
+    }
+
+    /// And how many queue pairs each wants.
+    fn near_nics(&self) -> Vec<NearNic> {
+        let near = |nic: &Arc<rdma::Nic>| NearNic { rail: nic.rail, queue_pairs: nic.queue_pairs() };
+        self.nics.iter().flat_map(|nics| &nics.all).map(near).collect()
     }
 }
 
@@ -557,7 +563,7 @@ impl Control {
         if dialler && ways.is_empty() {
             tracing::warn!(peer = generation, address = %from, "no TCP rail here goes with one of the peer's");
         }
-        let nic_ways = nic_ways(&self.own.nic_rails(), &doors.nics, count);
+        let nic_ways = nic_ways(&self.own.near_nics(), &doors.nics, count);
         let streams = Streams::new(&kinds, |kind| match kind {
             TransportKind::Tcp => ways.len() as u8,
             TransportKind::Rdma => nic_ways.len() as u8,

@@ -144,13 +144,33 @@ pub(crate) fn ways(near: &[TcpRail], far: &[FarRail], streams: u8) -> Vec<Way> {
     lanes(pairs, streams)
 }
 
-/// The ways of a session's RDMA streams, by the rail numbers of both sides' NICs: as for TCP, but nothing goes without a NIC of both.
-pub(crate) fn nic_ways(near: &[u16], far: &[u16], streams: u8) -> Vec<Way> {
+/// A NIC of ours as ways are planned: its rail number, and the queue pairs that it wants to one of the peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NearNic {
+    pub(crate) rail: u16,
+    pub(crate) queue_pairs: u8,
+}
+
+/// The ways of a session's RDMA streams, by the rail numbers of both sides' NICs: as for TCP, but nothing goes without a NIC of both, and a
+/// fast NIC gets more.
+pub(crate) fn nic_ways(near: &[NearNic], far: &[u16], streams: u8) -> Vec<Way> {
     if near.is_empty() || far.is_empty() {
         return Vec::new();
     }
-    let close = |i: usize, j: usize| Some(u8::from(near[i] != far[j]));
-    lanes(pairs(near.len(), far.len(), close), streams)
+    let close = |i: usize, j: usize| Some(u8::from(near[i].rail != far[j]));
+    let pairs = pairs(near.len(), far.len(), close);
+    let least = (usize::from(streams) / pairs.len()).max(1);
+    let lanes = |way: &Way| least.max(way.near.map_or(1, |i| usize::from(near[usize::from(i)].queue_pairs)));
+    // Round by round, so that what a limit cuts off is everybody's.
+    let rounds = pairs.iter().map(lanes).max().unwrap_or(0);
+    let all = (0..rounds).flat_map(|round| pairs.iter().filter(move |way| lanes(way) > round));
+    all.copied().take(TCP_RAILS_MAX).collect()
+}
+
+/// Queue pairs to a peer's NIC over a link of so many bit/s (0: nobody knows): what one of them carries at small sizes is bound by its packets.
+pub(crate) fn queue_pairs(bits_per_second: u64, mtu_bytes: u32) -> u8 {
+    let lanes = bits_per_second.div_ceil(100_000_000_000).clamp(1, 4) as u8;
+    if lanes > 1 && mtu_bytes < 4096 { 2 * lanes } else { lanes }
 }
 
 /// Pairs of `near` and `far` rails: each of the side that has more of them gets a partner.
@@ -271,7 +291,8 @@ mod tests {
     #[test]
     fn nics_are_paired_by_number_and_all_of_them_have_a_part() {
         let pairs = |near: &[u16], far: &[u16], streams| {
-            let ways = nic_ways(near, far, streams).into_iter();
+            let near: Vec<NearNic> = near.iter().map(|rail| NearNic { rail: *rail, queue_pairs: 1 }).collect();
+            let ways = nic_ways(&near, far, streams).into_iter();
             ways.map(|way| (way.near.unwrap(), way.far.unwrap())).collect::<Vec<_>>()
         };
         assert_eq!(pairs(&[0, 1], &[1, 0], 2), [(0, 1), (1, 0)]);
@@ -279,6 +300,25 @@ mod tests {
         assert_eq!(pairs(&[0], &[5, 6], 1), [(0, 0), (0, 1)]);
         assert_eq!(pairs(&[0, 1, 2], &[2], 1), [(0, 0), (1, 0), (2, 0)]);
         assert!(pairs(&[], &[1], 2).is_empty() && pairs(&[1], &[], 2).is_empty());
+    }
+
+    #[test]
+    fn fast_nics_get_more_queue_pairs_and_a_limit_cuts_the_last_round() {
+        let near = |queue_pairs: &[u8]| -> Vec<NearNic> {
+            (0..).zip(queue_pairs).map(|(rail, queue_pairs)| NearNic { rail, queue_pairs: *queue_pairs }).collect()
+        };
+        let pairs = |near: &[NearNic], far: &[u16], streams| {
+            nic_ways(near, far, streams).iter().map(|way| way.near.unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(pairs(&near(&[1, 3]), &[0, 1], 2), [0, 1, 1, 1]);
+        assert_eq!(pairs(&near(&[1, 3]), &[0, 1], 4), [0, 1, 0, 1, 1], "as many as are asked for, or more");
+        let eight = pairs(&near(&[8; 8]), &(0..8).collect::<Vec<_>>(), 2);
+        assert_eq!(eight.len(), TCP_RAILS_MAX);
+        assert!((0..8).all(|nic| eight.iter().filter(|near| **near == nic).count() == 4));
+        let gigabit: u64 = 1_000_000_000;
+        let told = |gigabits, mtu| queue_pairs(gigabits * gigabit, mtu);
+        assert_eq!([told(0, 1024), told(25, 1024), told(100, 1024)], [1, 1, 1]);
+        assert_eq!([told(200, 4096), told(200, 1024), told(400, 4096), told(800, 1024)], [2, 4, 4, 8]);
     }
 
     #[test]

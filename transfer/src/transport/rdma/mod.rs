@@ -33,7 +33,7 @@ pub(crate) use clerk::Clerk;
 pub(crate) use memory::Registrations;
 pub use name::{RdmaRail, RdmaRailError};
 pub(crate) use nic::Nic;
-pub use nic::RdmaError;
+pub use nic::{RdmaError, active_rdma_rails};
 
 use crate::transport::onesided::OneSided;
 use crate::transport::rdma::device::RdmaDevice;

@@ -10,6 +10,7 @@ use kvrail_verbs::{
 use parking_lot::Mutex;
 
 use crate::mailbox::Mailbox;
+use crate::session::rails::queue_pairs;
 use crate::transport::rdma::address::{Reachability, best};
 use crate::transport::rdma::clerk::Note;
 use crate::transport::rdma::{CHUNK_BYTES, RdmaRail};
@@ -55,6 +56,27 @@ fn list(names: &[String]) -> String {
     if names.is_empty() { "none".into() } else { names.join(", ") }
 }
 
+/// The RDMA NICs of this machine with an active port, as settings name them; none where there is no libibverbs. Those that cannot be opened
+/// are left out.
+#[must_use]
+pub fn active_rdma_rails() -> Vec<RdmaRail> {
+    let Ok(devices) = Verbs::open().map_err(drop).and_then(|verbs| verbs.devices().map_err(drop)) else {
+        return Vec::new();
+    };
+    let ports = devices.iter().filter_map(|device| {
+        let context = device.open().ok()?;
+        let ports = u8::try_from(context.attributes().ok()?.ports).unwrap_or(u8::MAX);
+        Some(active_ports(&device.name(), &context, ports))
+    });
+    ports.flatten().collect()
+}
+
+fn active_ports(device: &str, context: &Context, ports: u8) -> Vec<RdmaRail> {
+    let active = |port: &u8| context.port(*port).is_ok_and(|port| port.state == PortState::Active);
+    let rail = |port| RdmaRail { device: device.to_owned(), port, gid: None, rail: None };
+    (1..=ports).filter(active).map(rail).collect()
+}
+
 /// A NIC that rails move bytes over.
 pub(crate) struct Nic {
     /// Unique in this process.
@@ -82,11 +104,8 @@ impl Nic {
             for device in devices.iter() {
                 let context = device.open().map_err(failed(&device.name()))?;
                 let ports = context.attributes().map_err(failed(&device.name()))?.ports;
-                for port in 1..=u8::try_from(ports).unwrap_or(u8::MAX) {
-                    if context.port(port).is_ok_and(|port| port.state == PortState::Active) {
-                        opened.push((RdmaRail { device: device.name(), port, gid: None, rail: None }, context.clone()));
-                    }
-                }
+                let active = active_ports(&device.name(), &context, u8::try_from(ports).unwrap_or(u8::MAX));
+                opened.extend(active.into_iter().map(|rail| (rail, context.clone())));
             }
         }
         for name in names {
@@ -128,6 +147,11 @@ impl Nic {
     /// Its port, asked anew: speed, MTU and state change.
     pub(super) fn port(&self) -> Result<PortAttributes, Error> {
         self.context.port(self.name.port)
+    }
+
+    /// Queue pairs that it wants to a NIC of a peer's, by its link; one where that cannot be read.
+    pub(crate) fn queue_pairs(&self) -> u8 {
+        self.port().map_or(1, |port| queue_pairs(port.bits_per_second(), Self::mtu(&port).bytes()))
     }
 
     /// The address to use, of the peer's kind if that is known. Read anew each time: tables change under a running engine.
