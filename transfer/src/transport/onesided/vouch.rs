@@ -2,7 +2,7 @@
 //! the same queue pair is the first certain word. So a sender that wants to tell the peer that bytes are there sends such a request.
 //!
 //! One is under way at a time, and carries a number that only grows: it stands for all before it. So whatever is lost with a queue pair
-//! is said again by the next, hearing it twice changes nothing, and the peer needs no more receives than one.
+//! is said again by the next, hearing it twice changes nothing, and the peer needs few receives.
 
 /// What a rail is to vouch for, at the sender.
 #[derive(Debug, Default)]

@@ -22,9 +22,9 @@ const READS_MAX: u8 = 16;
 /// NIC's patience is for losses that a fabric recovers from, and each costs it as long.
 const TIMEOUT: u8 = 12;
 const RETRIES: u8 = 7;
-/// Receives of a responder, for words that vouch: of a requester that behaves one is under way, and its next comes when the receive of the
-/// last is there again or not.
-const RECEIVES: usize = 4;
+/// Receives of a responder, for words that vouch. A requester has one under way at a time, so a worker may be away for as many round trips
+/// before a word finds no receive and is sent again by the NIC.
+const RECEIVES: usize = 64;
 /// Completions taken at once.
 const BATCH: usize = 64;
 
