@@ -3,6 +3,10 @@
 //! A round: messages, fences, progress of what is ready, then one exchange with the planner (what ended, what there is
 //! room for), then sleep in epoll if nothing moved. A caller that waits may drive in the thread's place ([`Seat`]); no stream is ever
 //! touched by two threads at once.
+//!
+//! Streams whose peer speaks through memory are looked at without a system call while somebody looks, and told to ring before the thread
+//! sleeps in epoll (`doze`). Whoever touches a stream after that ends their sleep, and has them doze again if it leaves while the
+//! thread is still asleep.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -10,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
 use crate::core::{Core, STREAMS_MAX, rail_of};
@@ -28,6 +32,10 @@ use crate::transport::{Job, Post, Rail, RailError, TransportKind};
 
 /// Longest that a caller drives: what its transfer waits for is the work of others then.
 const STINT: Duration = Duration::from_millis(10);
+/// Looks at memory between two at the descriptors, where some streams' peers speak through memory.
+const LOOKS: u32 = 32;
+/// So many of these is a round worth, which takes longer than a look.
+const LOOKS_A_ROUND: u32 = 4;
 
 /// What the control thread tells a worker. At most one of each for each stream of a session.
 pub(crate) enum Message {
@@ -46,6 +54,8 @@ pub(crate) struct Handle {
     seat: Seat<Worker>,
     /// What streams are ready for, whoever was told of it: key, may be read, may be written.
     ready: Mutex<Vec<(u64, bool, bool)>>,
+    /// The thread sleeps in its poller, or is about to. Set by it in its seat.
+    asleep: AtomicBool,
 }
 
 impl Handle {
@@ -57,6 +67,7 @@ impl Handle {
             fence: AtomicBool::new(false),
             seat: Seat::default(),
             ready: Mutex::default(),
+            asleep: AtomicBool::new(false),
         }
     }
 
@@ -116,7 +127,8 @@ impl Handle {
         if std::mem::take(rested) {
             core.wake_spared();
             let was_warm = self.seat.was_left_warm();
-            if self.watch(poller, Some(Duration::ZERO))? && was_warm {
+            let called = seat.as_ref().is_some_and(Worker::is_called);
+            if (self.watch(poller, Some(Duration::ZERO))? || called) && was_warm {
                 self.seat.made_a_peer_wait(core.now());
             }
         }
@@ -124,16 +136,31 @@ impl Handle {
         let sleep = worker.round(self);
         let patience = core.config.spin;
         let looks = worker.is_between() && sleep.is_none_or(|sleep| sleep > patience) && !patience.is_zero();
-        drop(seat);
         if looks && spin.pays() {
-            let came = self.seat.alert(|| self.look(core, poller))?;
+            // Memory is looked at by who has the seat, and then nobody is kept out of it for longer than a look.
+            let held = (worker.in_memory > 0).then_some(seat);
+            let came = self.seat.alert(|| self.look(core, poller, held))?;
             if came || self.mailbox.is_marked() {
                 spin.hit();
                 return Ok(());
             }
             spin.missed();
+            // Whoever took it meanwhile has the streams now.
+            let Some(again) = self.seat.sit() else { return Ok(()) };
+            seat = again;
         }
-        self.watch(poller, sleep).map(drop)
+        let Some(worker) = seat.as_mut() else { return Ok(()) };
+        if sleep.is_none_or(|sleep| !sleep.is_zero()) && worker.in_memory > 0 {
+            self.asleep.store(true, Ordering::SeqCst);
+            if worker.doze() {
+                self.asleep.store(false, Ordering::SeqCst);
+                return Ok(());
+            }
+        }
+        drop(seat);
+        let watched = self.watch(poller, sleep);
+        self.asleep.store(false, Ordering::SeqCst);
+        watched.map(drop)
     }
 
     /// Waits for streams and callers. True: a stream is ready.
@@ -146,16 +173,28 @@ impl Handle {
         Ok(came)
     }
 
-    /// Looks for a while, without sleeping, whether something comes.
-    fn look(&self, core: &Core, poller: &mut Poller) -> std::io::Result<bool> {
+    /// Looks for a while, without sleeping, whether something comes: at memory too, in the seat.
+    fn look(
+        &self,
+        core: &Core,
+        poller: &mut Poller,
+        mut held: Option<MutexGuard<'_, Option<Worker>>>,
+    ) -> std::io::Result<bool> {
         let since = Instant::now();
         while !self.mailbox.is_marked() {
-            if self.watch(poller, Some(Duration::ZERO))? {
+            let worker = held.as_deref_mut().and_then(Option::as_mut);
+            let is_due = match worker {
+                Some(worker) if worker.is_called() => return Ok(true),
+                Some(worker) => worker.looks_at_descriptors(1),
+                None => true,
+            };
+            if is_due && self.watch(poller, Some(Duration::ZERO))? {
                 return Ok(true);
             }
-            if since.elapsed() >= core.config.spin || self.seat.is_a_callers(|| core.now()) {
+            if self.seat.is_a_callers(|| core.now()) || (is_due && since.elapsed() >= core.config.spin) {
                 return Ok(false);
             }
+            std::hint::spin_loop();
         }
         Ok(true)
     }
@@ -165,23 +204,30 @@ impl Handle {
         let patience = core.config.spin;
         let Some(caller) = self.seat.apply(core.now()).filter(|_| !patience.is_zero()) else { return };
         let (mut seat, since) = (None, Instant::now());
-        let mut moved = since;
-        while !done.is_set() {
+        let (mut moved, mut is_over) = (since, false);
+        while !done.is_set() && !is_over {
             if seat.is_none() {
                 seat = self.seat.sit();
             }
             let worker = seat.as_deref_mut().and_then(Option::as_mut);
             if worker.is_some_and(|worker| worker.glance(self)) {
                 moved = Instant::now();
-            } else if moved.elapsed() >= patience {
-                return;
+            } else {
+                is_over = moved.elapsed() >= patience;
             }
-            if moved - since >= STINT || core.stopping.load(Ordering::Acquire) {
-                return;
-            }
+            is_over |= moved - since >= STINT || core.stopping.load(Ordering::Acquire);
+        }
+        if let Some(worker) = seat.as_deref_mut().and_then(Option::as_mut)
+            && self.asleep.load(Ordering::SeqCst)
+            && worker.doze()
+        {
+            // The thread counts on being told.
+            self.kick();
         }
         drop(seat);
-        caller.leave_warm(core.now());
+        if done.is_set() {
+            caller.leave_warm(core.now());
+        }
     }
 }
 
@@ -200,6 +246,14 @@ struct Slot {
     stream: StreamId,
     path: PathId,
     ready: bool,
+    /// Its peer speaks through memory.
+    in_memory: bool,
+}
+
+impl Slot {
+    fn is_called(&self) -> bool {
+        self.in_memory && self.rail.calls()
+    }
 }
 
 pub(crate) struct Worker {
@@ -214,6 +268,12 @@ pub(crate) struct Worker {
     rooms: Vec<(RailId, usize)>,
     /// The planner may have something for us.
     hungry: bool,
+    /// Streams whose peers speak through memory.
+    in_memory: usize,
+    /// These have been told that we sleep.
+    dozing: bool,
+    /// Looks at memory since the last at descriptors.
+    looks: u32,
 }
 
 impl Worker {
@@ -229,12 +289,45 @@ impl Worker {
             completions: Vec::new(),
             rooms: Vec::new(),
             hungry: false,
+            in_memory: 0,
+            dozing: false,
+            looks: 0,
+        }
+    }
+
+    /// Whether a peer has said something in memory.
+    fn is_called(&self) -> bool {
+        self.in_memory > 0 && self.slots.iter().any(|(_, slot)| slot.is_called())
+    }
+
+    /// Counts what was looked at in memory. True: descriptors are next.
+    fn looks_at_descriptors(&mut self, looks: u32) -> bool {
+        self.looks += looks;
+        let is_due = self.in_memory == 0 || self.looks >= LOOKS;
+        if is_due {
+            self.looks = 0;
+        }
+        is_due
+    }
+
+    /// Has all peers ring from here on. True: one has said something before it knew.
+    fn doze(&mut self) -> bool {
+        self.dozing = self.in_memory > 0;
+        // All of them, whatever the first says.
+        self.slots.iter_mut().filter(|(_, slot)| slot.in_memory).fold(false, |any, (_, slot)| slot.rail.doze() || any)
+    }
+
+    /// Peers need not ring: somebody looks.
+    fn rouse(&mut self) {
+        if std::mem::take(&mut self.dozing) {
+            self.slots.iter_mut().filter(|(_, slot)| slot.in_memory).for_each(|(_, slot)| slot.rail.rouse());
         }
     }
 
     /// Messages, fences, progress of what is ready, one exchange with the planner. How long there is nothing to do then, if
     /// nobody calls: for ever where there is no bound.
     fn round(&mut self, me: &Handle) -> Option<Duration> {
+        self.rouse();
         for (key, readable, writable) in me.ready.lock().drain(..) {
             if let Some(slot) = self.slots.get_mut(key as usize) {
                 slot.rail.ready(readable, writable);
@@ -256,7 +349,7 @@ impl Worker {
             self.progress(now);
             self.exchange();
         }
-        if !self.completions.is_empty() || self.slots.iter().any(|(_, slot)| slot.ready) {
+        if !self.completions.is_empty() || self.slots.iter().any(|(_, slot)| slot.ready || slot.is_called()) {
             return Some(Duration::ZERO);
         }
         let next = self.slots.iter().filter_map(|(_, slot)| slot.rail.wake_at()).min();
@@ -265,10 +358,13 @@ impl Worker {
 
     /// Looks once, without sleeping, and does what there is to do. False: nothing.
     fn glance(&mut self, me: &Handle) -> bool {
-        // An error is the thread's to find.
-        let came = me.watch(&mut self.poller, Some(Duration::ZERO)).unwrap_or(false);
-        let work = came || me.mailbox.is_marked() || !me.ready.lock().is_empty();
-        if work || self.slots.iter().any(|(_, slot)| slot.ready) {
+        self.rouse();
+        let called = self.is_called();
+        let came = self.looks_at_descriptors(if called { LOOKS_A_ROUND } else { 1 })
+            // An error is the thread's to find.
+            && (me.watch(&mut self.poller, Some(Duration::ZERO)).unwrap_or(false) || !me.ready.lock().is_empty());
+        // The mark last: looking at descriptors may have taken the wake-up that came with it.
+        if called || came || me.mailbox.is_marked() || self.slots.iter().any(|(_, slot)| slot.ready) {
             self.round(me);
             return true;
         }
@@ -287,7 +383,9 @@ impl Worker {
                 let entry = self.slots.vacant_entry();
                 let key = entry.key();
                 let watched = self.poller.add(rail.readiness(), key as u64);
-                entry.insert(Slot { rail, session, stream, path, ready: true });
+                let in_memory = rail.is_in_memory();
+                self.in_memory += usize::from(in_memory);
+                entry.insert(Slot { rail, session, stream, path, ready: true, in_memory });
                 self.by_path.insert(path, key);
                 count(&self.core.counters.streams, 1);
                 match watched {
@@ -314,6 +412,7 @@ impl Worker {
     /// Closes a stream and tells the control thread, once nothing of it can touch memory here.
     fn detach(&mut self, key: usize) {
         let slot = self.slots.remove(key);
+        self.in_memory -= usize::from(slot.in_memory);
         if self.by_path.get(&slot.path) == Some(&key) {
             self.by_path.remove(&slot.path);
         }
@@ -341,7 +440,7 @@ impl Worker {
     fn progress(&mut self, now: Instant) {
         let mut failed = Vec::new();
         for (key, slot) in &mut self.slots {
-            if slot.ready || slot.rail.wake_at().is_some_and(|at| at <= now) {
+            if slot.ready || slot.is_called() || slot.rail.wake_at().is_some_and(|at| at <= now) {
                 match slot.rail.progress(now) {
                     Ok(more) => slot.ready = more,
                     Err(error) => failed.push((key, error)),
