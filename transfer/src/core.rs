@@ -187,12 +187,12 @@ impl Core {
 
     /// Runs `f` on the planner, then does what the planner wants done. Rails of `own` that have something to do are
     /// returned, those of other workers are woken.
-    pub(crate) fn plan<R>(self: &Arc<Self>, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
+    pub(crate) fn plan<R>(&self, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
         self.plan_at(Instant::now(), own, f)
     }
 
     /// The same for who has looked at the clock: that is a system call on some machines.
-    fn plan_at<R>(self: &Arc<Self>, now: Instant, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
+    fn plan_at<R>(&self, now: Instant, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
         let now = self.time(now);
         let (result, orders) = {
             let mut plan = self.plan.lock();
@@ -299,7 +299,7 @@ impl Core {
 
     /// A worker's round: what ended, then what its rails have room for.
     pub(crate) fn exchange(
-        self: &Arc<Self>,
+        &self,
         now: Instant,
         own: RailSet,
         completions: &[Completion],
@@ -338,7 +338,7 @@ impl Core {
 
     /// Hands an accepted request to the planner.
     pub(crate) fn submit(
-        self: &Arc<Self>,
+        &self,
         session: &Arc<Session>,
         request: plan::Request,
         bytes: u64,
@@ -429,7 +429,7 @@ impl Core {
     }
 }
 
-impl Cancel for Arc<Core> {
+impl Cancel for Core {
     fn cancel(&self, id: TransferId) {
         self.plan(RailSet::default(), |plan, now| plan.planner.cancel(id, now));
     }

@@ -19,6 +19,7 @@ use slab::Slab;
 
 use crate::core::{Core, STREAMS_MAX, rail_of};
 use crate::mailbox::Mailbox;
+use crate::hash::Plain;
 use crate::plan::{Cause, Completion, Fate, Outcome, PathId, PathSpec, RailId, RailSet, SliceBatch, Time};
 use crate::seat::Seat;
 use crate::session::control::Command;
@@ -33,9 +34,11 @@ use crate::transport::{Job, Post, Rail, RailError, TransportKind};
 /// Longest that a caller drives: what its transfer waits for is the work of others then.
 const STINT: Duration = Duration::from_millis(10);
 /// Looks at memory between two at the descriptors, where some streams' peers speak through memory.
-const LOOKS: u32 = 32;
+const LOOKS: u32 = 256;
 /// So many of these is a round worth, which takes longer than a look.
-const LOOKS_A_ROUND: u32 = 4;
+const LOOKS_A_ROUND: u32 = 16;
+/// Looks between two at the clock, for who drives.
+const LOOKS_A_CLOCK: u32 = 16;
 
 /// What the control thread tells a worker. At most one of each for each stream of a session.
 pub(crate) enum Message {
@@ -194,28 +197,30 @@ impl Handle {
             if self.seat.is_a_callers(|| core.now()) || (is_due && since.elapsed() >= core.config.spin) {
                 return Ok(false);
             }
-            std::hint::spin_loop();
         }
         Ok(true)
     }
 
     /// Moves bytes on the caller's thread, until `done` is set, nothing has moved for a while, or it has moved enough of others.
     pub(crate) fn drive(&self, core: &Core, done: &Event) {
-        let patience = core.config.spin;
-        let Some(caller) = self.seat.apply(core.now()).filter(|_| !patience.is_zero()) else { return };
-        let (mut seat, since) = (None, Instant::now());
-        let (mut moved, mut is_over) = (since, false);
+        let (patience, since) = (core.config.spin, Instant::now());
+        let Some(caller) = self.seat.apply(core.time(since)).filter(|_| !patience.is_zero()) else { return };
+        let (mut seat, mut moved, mut looks, mut is_over) = (None, since, 0u32, false);
+        let mut has_moved = false;
         while !done.is_set() && !is_over {
             if seat.is_none() {
                 seat = self.seat.sit();
             }
             let worker = seat.as_deref_mut().and_then(Option::as_mut);
-            if worker.is_some_and(|worker| worker.glance(self)) {
-                moved = Instant::now();
-            } else {
-                is_over = moved.elapsed() >= patience;
+            has_moved |= worker.is_some_and(|worker| worker.glance(self));
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_A_CLOCK) {
+                let now = Instant::now();
+                if std::mem::take(&mut has_moved) {
+                    moved = now;
+                }
+                is_over = now - moved >= patience || moved - since >= STINT || core.stopping.load(Ordering::Acquire);
             }
-            is_over |= moved - since >= STINT || core.stopping.load(Ordering::Acquire);
         }
         if let Some(worker) = seat.as_deref_mut().and_then(Option::as_mut)
             && self.asleep.load(Ordering::SeqCst)
@@ -261,7 +266,7 @@ pub(crate) struct Worker {
     own: RailSet,
     poller: Poller,
     slots: Slab<Slot>,
-    by_path: HashMap<PathId, usize>,
+    by_path: HashMap<PathId, usize, Plain>,
     batch: SliceBatch,
     jobs: Vec<Option<Arc<Job>>>,
     completions: Vec<Completion>,
@@ -283,7 +288,7 @@ impl Worker {
             core,
             poller,
             slots: Slab::new(),
-            by_path: HashMap::new(),
+            by_path: HashMap::default(),
             batch: SliceBatch::default(),
             jobs: Vec::new(),
             completions: Vec::new(),
@@ -343,7 +348,9 @@ impl Worker {
                 self.handle(message);
             }
         }
-        self.progress(Instant::now());
+        if self.slots.iter().any(|(_, slot)| slot.ready || slot.is_called() || slot.rail.wake_at().is_some()) {
+            self.progress(Instant::now());
+        }
         // What was handed out goes on its way before anything else is looked at.
         if let Some(now) = self.exchange() {
             self.progress(now);

@@ -16,7 +16,7 @@ use crate::lease::{Lease, Ticket, access};
 use crate::memory::Region;
 use crate::pending::{Finish, Pending, seconds};
 use crate::raise::{self, Raise};
-use crate::transfer::{SomeOps, Transfer};
+use crate::transfer::{SomeOps, Transfer, over};
 
 /// The engine of a process: moves bytes between regions here and memory that peers lend.
 #[pyclass(module = "kvrail", frozen)]
@@ -27,6 +27,52 @@ pub struct Engine(kvrail_transfer::Engine);
 enum SomeTicket<'py> {
     Read(PyRef<'py, Ticket>),
     Bytes(Vec<u8>),
+}
+
+/// Keyword arguments of a transfer.
+struct Options<'a> {
+    direction: &'a str,
+    deadline: f64,
+    transfer_class: &'a str,
+    tenant: u32,
+    checksum: Option<bool>,
+    notify: Option<Vec<u8>>,
+}
+
+impl Engine {
+    fn accepted(
+        &self,
+        py: Python<'_>,
+        peer: &Peer,
+        region: &Region,
+        ticket: &SomeTicket<'_>,
+        ops: SomeOps<'_>,
+        options: Options<'_>,
+    ) -> PyResult<kvrail_transfer::Transfer> {
+        let direction = direction(options.direction)?;
+        let region = if direction == Direction::Read { region.writable()? } else { region.get()? };
+        let read;
+        let ticket: &LeaseTicket = match ticket {
+            SomeTicket::Read(ticket) => &ticket.0,
+            SomeTicket::Bytes(bytes) => {
+                read = LeaseTicket::from_bytes(bytes).raise(py)?;
+                &read
+            }
+        };
+        let due = Instant::now().checked_add(seconds("deadline", options.deadline)?);
+        let request = TransferRequest {
+            region: &region,
+            ticket,
+            direction,
+            ops: ops.list(),
+            class: class(options.transfer_class)?,
+            tenant: TenantId(options.tenant),
+            deadline: due.ok_or_else(|| PyValueError::new_err("deadline: past the end of time"))?,
+            checksum: options.checksum,
+            notify: options.notify.map(Bytes::from),
+        };
+        self.0.submit(&peer.0, request).raise(py)
+    }
 }
 
 /// Settings that are taken over where they are given.
@@ -196,29 +242,31 @@ impl Engine {
         checksum: Option<bool>,
         notify: Option<Vec<u8>>,
     ) -> PyResult<Transfer> {
-        let direction = self::direction(direction)?;
-        let region = if direction == Direction::Read { region.writable()? } else { region.get()? };
-        let read;
-        let ticket: &LeaseTicket = match &ticket {
-            SomeTicket::Read(ticket) => &ticket.0,
-            SomeTicket::Bytes(bytes) => {
-                read = LeaseTicket::from_bytes(bytes).raise(py)?;
-                &read
-            }
-        };
-        let due = Instant::now().checked_add(seconds("deadline", deadline)?);
-        let request = TransferRequest {
-            region: &region,
-            ticket,
-            direction,
-            ops: ops.list(),
-            class: class(transfer_class)?,
-            tenant: TenantId(tenant),
-            deadline: due.ok_or_else(|| PyValueError::new_err("deadline: past the end of time"))?,
-            checksum,
-            notify: notify.map(Bytes::from),
-        };
-        self.0.submit(&peer.0, request).raise(py).map(Transfer::new)
+        let options = Options { direction, deadline, transfer_class, tenant, checksum, notify };
+        self.accepted(py, peer, region, &ticket, ops, options).map(Transfer::new)
+    }
+
+    /// Submits a transfer and blocks until it has ended, other threads running meanwhile: its report, or an exception that has it. One
+    /// call where `submit` and `wait` are two, which a small transfer feels. Ctrl-C cancels it.
+    #[pyo3(signature = (peer, region, ticket, ops, *, direction="write", deadline=10.0, transfer_class="kv", tenant=0,
+        checksum=None, notify=None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn transfer(
+        &self,
+        py: Python<'_>,
+        peer: &Peer,
+        region: &Region,
+        ticket: SomeTicket<'_>,
+        ops: SomeOps<'_>,
+        direction: &str,
+        deadline: f64,
+        transfer_class: &str,
+        tenant: u32,
+        checksum: Option<bool>,
+        notify: Option<Vec<u8>>,
+    ) -> PyResult<Py<PyAny>> {
+        let options = Options { direction, deadline, transfer_class, tenant, checksum, notify };
+        over(py, self.accepted(py, peer, region, &ticket, ops, options)?)
     }
 
     /// The next notification of a peer.

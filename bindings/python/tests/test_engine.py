@@ -50,6 +50,21 @@ def test_a_ticket_is_bytes_on_the_way_and_a_prepared_list_is_used_twice(pair):
         assert bytes(pool.view()) == bytes(source.view()[4096:]) + bytes(source.view()[:4096])
 
 
+def test_a_transfer_in_one_call_says_what_a_wait_does(pair):
+    owner, writer, peer = pair
+    pool, source = owner.allocate(8192), writer.allocate(8192)
+    lease = owner.grant(pool)
+    for length in (4096, 8192):
+        source.view()[:] = pattern(8192, length)
+        report = writer.transfer(peer, source, lease.ticket, [(0, 0, length)])
+        assert report.ok and report.bytes == length and report.statuses == b"\0"
+        assert bytes(pool.view())[:length] == bytes(source.view()[:length])
+    assert lease.revoke().wait(LONG) is not None
+    with pytest.raises(errors.Stale) as refused:
+        writer.transfer(peer, source, bytes(lease.ticket), [(0, 0, 4096)])
+    assert not refused.value.report.ok
+
+
 def test_a_notification_comes_after_the_bytes(pair):
     owner, writer, peer = pair
     pool, source = owner.allocate(4096), writer.allocate(4096)

@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn what_is_put_is_taken_in_order_round_and_round() {
         let (mut a, mut b) = pair();
-        let (mut said, mut heard) = (Vec::new(), Vec::new());
+        let (mut said, mut heard) = (Vec::<u8>::new(), Vec::<u8>::new());
         for round in 0..500u64 {
             let bytes = text(round, 1 + (round as usize * 977) % 3000);
             assert_eq!(a.put(&bytes), Ok(bytes.len()));

@@ -218,6 +218,20 @@ class Engine:
         checksum: Optional[bool] = None,
         notify: Optional[bytes] = None,
     ) -> Transfer: ...
+    def transfer(
+        self,
+        peer: Peer,
+        region: Region,
+        ticket: Union[Ticket, bytes],
+        ops: Union[Ops, Sequence[Tuple[int, int, int]]],
+        *,
+        direction: str = "write",
+        deadline: float = 10.0,
+        transfer_class: str = "kv",
+        tenant: int = 0,
+        checksum: Optional[bool] = None,
+        notify: Optional[bytes] = None,
+    ) -> Report: ...
     def notification(self) -> Pending[Notification]: ...
     def try_notification(self) -> Optional[Notification]: ...
     def stats(self) -> Dict[str, Any]: ...

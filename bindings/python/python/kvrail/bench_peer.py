@@ -15,7 +15,7 @@ import socket
 import struct
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ._native import Engine, Ops, Region, Transfer
+from ._native import Engine, Ops, Region, Ticket, Transfer
 
 #: Longest that a transfer may take, seconds: the tool bounds a measurement itself.
 _DEADLINE = 300.0
@@ -81,7 +81,7 @@ class Peer:
 
     def reconnect(self, info: Dict[str, Any]) -> None:
         """Writes to the target that `info` is of from now on."""
-        self._ticket = base64.b64decode(info["ticket"])
+        self._ticket = Ticket(base64.b64decode(info["ticket"]))
         self._peer = self._engine.connect(info["address"], info["generation"]).wait()
 
     def prep(self, sets: Sequence[Tuple[Any, Any]], block: int) -> List[Ops]:
@@ -98,4 +98,4 @@ class Peer:
 
     def write(self, ops: Ops) -> None:
         """Writes a list."""
-        self.wait(self.submit(ops))
+        self._engine.transfer(self._peer, self._region, self._ticket, ops, deadline=_DEADLINE)

@@ -21,6 +21,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::hash::Plain;
 use crate::integrity::Crc;
 use crate::plan::{Completion, Direction, Piece, SliceId};
 use crate::session::inflow::Inflow;
@@ -61,7 +62,7 @@ pub(crate) struct Stream {
     shm: Option<Exchange>,
     tx: Tx,
     rx: Rx,
-    flights: HashMap<u64, Flight>,
+    flights: HashMap<u64, Flight, Plain>,
     spare_pieces: Vec<Vec<Piece>>,
     lanes: Lanes,
     /// Received, and on their way to a device; no more than the peer has slices in flight.
@@ -84,7 +85,7 @@ impl Stream {
             shm,
             tx: Tx::default(),
             rx: Rx::default(),
-            flights: HashMap::new(),
+            flights: HashMap::default(),
             spare_pieces: Vec::new(),
             lanes: Lanes::default(),
             landings: Vec::new(),

@@ -175,6 +175,10 @@ impl Stream {
         let Some(shm) = &self.shm else { return Ok(self.rx.readable) };
         let is_whole = |(_, len)| self.rx.end - self.rx.start >= len;
         let more = shm.ring.has_more() || self.rx.head()?.is_some_and(is_whole);
+        // Each is followed by its head before the next is sent.
+        if !more && self.rx.fds.len() > 1 {
+            return Err(RailError::Protocol("descriptors that no head names"));
+        }
         // What a peer put into the ring before it ended counts.
         if shm.ended && !more {
             return Err(RailError::Closed);
