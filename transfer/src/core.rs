@@ -320,9 +320,9 @@ impl Core {
     }
 
     /// Rails whose workers need not be woken for so many bytes: where callers drive the first worker, it does a small transfer alone.
-    fn spared(&self, bytes: u64) -> RailSet {
+    fn spared(&self, bytes: u64, now: Instant) -> RailSet {
         let first = &self.workers[0];
-        if self.workers.len() == 1 || !is_small(bytes) || !first.is_driven(|| self.now()) {
+        if self.workers.len() == 1 || !is_small(bytes) || !first.is_driven(|| self.time(now)) {
             return RailSet::default();
         }
         self.others_sleep.store(true, Ordering::Release);
@@ -346,7 +346,8 @@ impl Core {
         notify: Option<Bytes>,
         deadline: Instant,
     ) -> Result<(TransferId, Arc<Shared>), plan::SubmitError> {
-        let (result, _) = self.plan(self.spared(bytes), |plan, now| {
+        let at = Instant::now();
+        let (result, _) = self.plan_at(at, self.spared(bytes, at), |plan, now| {
             let id = plan.planner.submit(request, now)?;
             let shared = Arc::<Shared>::default();
             if plan.active.len() <= id.index() {

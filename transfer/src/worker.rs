@@ -18,8 +18,8 @@ use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
 use crate::core::{Core, STREAMS_MAX, rail_of};
-use crate::mailbox::Mailbox;
 use crate::hash::Plain;
+use crate::mailbox::Mailbox;
 use crate::plan::{Cause, Completion, Fate, Outcome, PathId, PathSpec, RailId, RailSet, SliceBatch, Time};
 use crate::seat::Seat;
 use crate::session::control::Command;
@@ -130,8 +130,8 @@ impl Handle {
         if std::mem::take(rested) {
             core.wake_spared();
             let was_warm = self.seat.was_left_warm();
-            let called = seat.as_ref().is_some_and(Worker::is_called);
-            if (self.watch(poller, Some(Duration::ZERO))? || called) && was_warm {
+            self.watch(poller, Some(Duration::ZERO))?;
+            if was_warm && seat.as_ref().is_some_and(|worker| worker.is_awaited(&self.ready.lock())) {
                 self.seat.made_a_peer_wait(core.now());
             }
         }
@@ -206,7 +206,7 @@ impl Handle {
         let (patience, since) = (core.config.spin, Instant::now());
         let Some(caller) = self.seat.apply(core.time(since)).filter(|_| !patience.is_zero()) else { return };
         let (mut seat, mut moved, mut looks, mut is_over) = (None, since, 0u32, false);
-        let mut has_moved = false;
+        let (mut has_moved, mut last) = (false, since);
         while !done.is_set() && !is_over {
             if seat.is_none() {
                 seat = self.seat.sit();
@@ -219,6 +219,7 @@ impl Handle {
                 if std::mem::take(&mut has_moved) {
                     moved = now;
                 }
+                last = now;
                 is_over = now - moved >= patience || moved - since >= STINT || core.stopping.load(Ordering::Acquire);
             }
         }
@@ -231,7 +232,8 @@ impl Handle {
         }
         drop(seat);
         if done.is_set() {
-            caller.leave_warm(core.now());
+            // Some looks old at most: not worth another at the clock.
+            caller.leave_warm(core.time(last));
         }
     }
 }
@@ -303,6 +305,13 @@ impl Worker {
     /// Whether a peer has said something in memory.
     fn is_called(&self) -> bool {
         self.in_memory > 0 && self.slots.iter().any(|(_, slot)| slot.is_called())
+    }
+
+    /// Whether a peer has said something, of all that is `ready`. Of a peer that speaks through memory a descriptor says only that it has
+    /// rung, which it may have done for what a caller has served since.
+    fn is_awaited(&self, ready: &[(u64, bool, bool)]) -> bool {
+        let is_word = |key: u64| self.slots.get(key as usize).is_some_and(|slot| !slot.in_memory);
+        self.is_called() || ready.iter().any(|(key, _, _)| is_word(*key))
     }
 
     /// Counts what was looked at in memory. True: descriptors are next.

@@ -9,6 +9,7 @@ mod zombie;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use common::*;
 use kvrail_transfer::testing::{Head, fields};
@@ -146,4 +147,32 @@ async fn what_was_put_before_the_end_counts() {
     assert!(bytes(&target)[SLICE as usize..2 * SLICE as usize].iter().all(|byte| *byte == 0xee));
     eventually("its session ends", || owner.stats().peers == 0).await;
     assert_serves(&owner).await;
+}
+
+/// Both sides sleep all the time, and are woken by each other, by callers that drive and by callers that do not: no word is lost, or its
+/// slice would have to be sent again.
+#[tokio::test]
+async fn sides_that_sleep_and_wake_lose_no_word() {
+    let sleepy = || EngineConfig { spin: Duration::from_micros(3), ..config(SHM) };
+    let (owner, writer) = (Engine::start(sleepy()).unwrap(), Engine::start(sleepy()).unwrap());
+    let peer = within(writer.connect(owner.local_addr(), None)).await.unwrap();
+    let (source, target) = (region(&writer, 4096, &pattern(1, 4096)), region(&owner, 4096, &[]));
+    let lease = lend_all(&owner, &target, Access::Write);
+    let ticket = lease.ticket();
+    for n in 0..4000u32 {
+        let ask = request(&source, &ticket, Direction::Write, vec![Op::contiguous(0, 0, 64)]);
+        let transfer = writer.submit(&peer, ask).unwrap();
+        if n % 3 > 0 {
+            transfer.drive();
+        }
+        let report = within(transfer).await;
+        assert_eq!((report.status, report.retried_bytes), (Ok(()), 0), "write {n}");
+        // Now and then for so long that the other side falls asleep at any step.
+        let pause = Duration::from_micros(u64::from(n.wrapping_mul(2_654_435_761) >> 24));
+        let since = Instant::now();
+        while n % 2 == 0 && since.elapsed() < pause {
+            std::hint::spin_loop();
+        }
+    }
+    assert_eq!(lease.bytes_landed(), 4000 * 64);
 }

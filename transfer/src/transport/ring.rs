@@ -391,7 +391,10 @@ mod tests {
         let sleep = |ring: &mut Ring, bell: &mpsc::Receiver<()>| {
             if !ring.doze() {
                 // A lost wake-up would be seen as this time's end.
-                assert!(bell.recv_timeout(Duration::from_secs(20)).is_ok() || OVER.load(Ordering::SeqCst), "asleep for ever");
+                assert!(
+                    bell.recv_timeout(Duration::from_secs(20)).is_ok() || OVER.load(Ordering::SeqCst),
+                    "asleep for ever"
+                );
             }
             ring.rouse();
         };

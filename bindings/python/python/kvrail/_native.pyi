@@ -218,7 +218,7 @@ class Engine:
         checksum: Optional[bool] = None,
         notify: Optional[bytes] = None,
     ) -> Transfer: ...
-    def transfer(
+    def prepare(
         self,
         peer: Peer,
         region: Region,
@@ -231,7 +231,7 @@ class Engine:
         tenant: int = 0,
         checksum: Optional[bool] = None,
         notify: Optional[bytes] = None,
-    ) -> Report: ...
+    ) -> Prepared: ...
     def notification(self) -> Pending[Notification]: ...
     def try_notification(self) -> Optional[Notification]: ...
     def stats(self) -> Dict[str, Any]: ...
@@ -243,6 +243,14 @@ class Engine:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None: ...
+
+@final
+class Prepared:
+    """A transfer that is done as often as wanted; `Engine.prepare` makes it."""
+
+    def submit(self) -> Transfer: ...
+    def transfer(self) -> Report:
+        """Submits it and blocks until it has ended, in one call."""
 
 @final
 class Buffers:

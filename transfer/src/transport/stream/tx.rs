@@ -60,8 +60,9 @@ impl Frame {
 
 #[derive(Default)]
 pub(super) struct Tx {
-    pub(super) queue: VecDeque<Frame>,
-    spare: Vec<Frame>,
+    // Boxed: a frame is large, and moves several times.
+    pub(super) queue: VecDeque<Box<Frame>>,
+    spare: Vec<Box<Frame>>,
     acks: Vec<(u64, Status)>,
     /// The socket may take bytes.
     pub(super) writable: bool,
@@ -75,23 +76,25 @@ impl Tx {
     }
 
     /// An empty frame with room for the header.
-    pub(super) fn frame(&mut self) -> Frame {
-        let mut frame = self.spare.pop().unwrap_or_else(|| Frame {
-            head: Vec::with_capacity(1024),
-            iov: IoVec::default(),
-            keep: Keep::Nothing,
-            kind: Kind::Ack,
-            id: 0,
-            started: false,
-            payload: 0,
-            staged: None,
-            headless: false,
+    pub(super) fn frame(&mut self) -> Box<Frame> {
+        let mut frame = self.spare.pop().unwrap_or_else(|| {
+            Box::new(Frame {
+                head: Vec::with_capacity(1024),
+                iov: IoVec::default(),
+                keep: Keep::Nothing,
+                kind: Kind::Ack,
+                id: 0,
+                started: false,
+                payload: 0,
+                staged: None,
+                headless: false,
+            })
         });
         frame.head.resize(HEADER_BYTES, 0);
         frame
     }
 
-    pub(super) fn recycle(&mut self, mut frame: Frame) {
+    pub(super) fn recycle(&mut self, mut frame: Box<Frame>) {
         frame.head.clear();
         frame.iov.clear();
         frame.staged = None;
@@ -102,7 +105,7 @@ impl Tx {
         }
     }
 
-    pub(super) fn queue(&mut self, mut frame: Frame) {
+    pub(super) fn queue(&mut self, mut frame: Box<Frame>) {
         let staged = frame.staged.as_ref().map_or(0, |staged| staged.left() as usize);
         frame.payload = frame.iov.left() - frame.head.len() + staged;
         self.queue.push_back(frame);
@@ -223,7 +226,7 @@ impl Stream {
         Ok(self.tx.writable && self.tx.has_work())
     }
 
-    fn sent(&mut self, mut frame: Frame) {
+    fn sent(&mut self, mut frame: Box<Frame>) {
         if frame.kind == Kind::Data {
             self.tx.serving -= 1;
             // The kernel has its copy: the lease may end now, and the confirmation says how it stood until here.
