@@ -35,10 +35,11 @@ use crate::transport::{Job, Post, Rail, RailError, TransportKind};
 const STINT: Duration = Duration::from_millis(10);
 /// Looks at memory between two at the descriptors, where some streams' peers speak through memory.
 const LOOKS: u32 = 256;
-/// So many of these is a round worth, which takes longer than a look.
-const LOOKS_A_ROUND: u32 = 16;
-/// Looks between two at the clock, for who drives.
+/// And longest that descriptors are not looked at while there is always something in memory.
+const UNSEEN: Duration = Duration::from_micros(50);
+/// Looks between two at the clock, for who drives; where something moved fewer, for it may have been much.
 const LOOKS_A_CLOCK: u32 = 16;
+const MOVES_A_CLOCK: u32 = 4;
 
 /// What the control thread tells a worker. At most one of each for each stream of a session.
 pub(crate) enum Message {
@@ -184,11 +185,14 @@ impl Handle {
         mut held: Option<MutexGuard<'_, Option<Worker>>>,
     ) -> std::io::Result<bool> {
         let since = Instant::now();
+        if let Some(worker) = held.as_deref_mut().and_then(Option::as_mut) {
+            worker.keep_time(since);
+        }
         while !self.mailbox.is_marked() {
             let worker = held.as_deref_mut().and_then(Option::as_mut);
             let is_due = match worker {
-                Some(worker) if worker.is_called() => return Ok(true),
-                Some(worker) => worker.looks_at_descriptors(1),
+                Some(worker) if worker.looks < LOOKS && worker.is_called() => return Ok(true),
+                Some(worker) => worker.turns_to_descriptors(),
                 None => true,
             };
             if is_due && self.watch(poller, Some(Duration::ZERO))? {
@@ -205,22 +209,28 @@ impl Handle {
     pub(crate) fn drive(&self, core: &Core, done: &Event) {
         let (patience, since) = (core.config.spin, Instant::now());
         let Some(caller) = self.seat.apply(core.time(since)).filter(|_| !patience.is_zero()) else { return };
-        let (mut seat, mut moved, mut looks, mut is_over) = (None, since, 0u32, false);
-        let (mut has_moved, mut last) = (false, since);
+        let (mut seat, mut looks, mut is_over) = (None, 0, false);
+        let (mut last, mut moved, mut has_moved) = (since, since, false);
         while !done.is_set() && !is_over {
             if seat.is_none() {
                 seat = self.seat.sit();
+                if let Some(worker) = seat.as_deref_mut().and_then(Option::as_mut) {
+                    worker.keep_time(last);
+                }
             }
             let worker = seat.as_deref_mut().and_then(Option::as_mut);
-            has_moved |= worker.is_some_and(|worker| worker.glance(self));
-            looks += 1;
-            if looks.is_multiple_of(LOOKS_A_CLOCK) {
-                let now = Instant::now();
+            let moves = worker.is_some_and(|worker| worker.glance(self));
+            has_moved |= moves;
+            looks += if moves { LOOKS_A_CLOCK / MOVES_A_CLOCK } else { 1 };
+            if looks >= LOOKS_A_CLOCK {
+                (looks, last) = (0, Instant::now());
                 if std::mem::take(&mut has_moved) {
-                    moved = now;
+                    moved = last;
                 }
-                last = now;
-                is_over = now - moved >= patience || moved - since >= STINT || core.stopping.load(Ordering::Acquire);
+                is_over = last - moved >= patience || moved - since >= STINT || core.stopping.load(Ordering::Acquire);
+                if let Some(worker) = seat.as_deref_mut().and_then(Option::as_mut) {
+                    worker.keep_time(last);
+                }
             }
         }
         if let Some(worker) = seat.as_deref_mut().and_then(Option::as_mut)
@@ -279,8 +289,9 @@ pub(crate) struct Worker {
     in_memory: usize,
     /// These have been told that we sleep.
     dozing: bool,
-    /// Looks at memory since the last at descriptors.
+    /// Looks at memory since the last at descriptors, and when it was noted last that these had their turn.
     looks: u32,
+    seen: Instant,
 }
 
 impl Worker {
@@ -299,6 +310,7 @@ impl Worker {
             in_memory: 0,
             dozing: false,
             looks: 0,
+            seen: Instant::now(),
         }
     }
 
@@ -314,14 +326,21 @@ impl Worker {
         self.is_called() || ready.iter().any(|(key, _, _)| is_word(*key))
     }
 
-    /// Counts what was looked at in memory. True: descriptors are next.
-    fn looks_at_descriptors(&mut self, looks: u32) -> bool {
-        self.looks += looks;
-        let is_due = self.in_memory == 0 || self.looks >= LOOKS;
+    /// Counts a look at memory. True: descriptors are next.
+    fn turns_to_descriptors(&mut self) -> bool {
+        self.looks += 1;
+        let is_due = self.in_memory == 0 || self.looks > LOOKS;
         if is_due {
             self.looks = 0;
         }
         is_due
+    }
+
+    /// Descriptors are next if they have waited for long, whatever there is in memory.
+    fn keep_time(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.seen) >= UNSEEN {
+            (self.looks, self.seen) = (LOOKS, now);
+        }
     }
 
     /// Has all peers ring from here on. True: one has said something before it knew.
@@ -376,7 +395,7 @@ impl Worker {
     fn glance(&mut self, me: &Handle) -> bool {
         self.rouse();
         let called = self.is_called();
-        let came = self.looks_at_descriptors(if called { LOOKS_A_ROUND } else { 1 })
+        let came = self.turns_to_descriptors()
             // An error is the thread's to find.
             && (me.watch(&mut self.poller, Some(Duration::ZERO)).unwrap_or(false) || !me.ready.lock().is_empty());
         // The mark last: looking at descriptors may have taken the wake-up that came with it.

@@ -60,8 +60,8 @@ impl Frame {
 
 #[derive(Default)]
 pub(super) struct Tx {
-    // Boxed: a frame is large, and moves several times.
     pub(super) queue: VecDeque<Box<Frame>>,
+    #[allow(clippy::vec_box, reason = "a frame is large, and moves several times from here to the queue and back")]
     spare: Vec<Box<Frame>>,
     acks: Vec<(u64, Status)>,
     /// The socket may take bytes.
