@@ -40,7 +40,7 @@ fn tell(what: &str, mut times: Vec<Duration>) {
     println!("{what:12} µs at 10, 25, 50, 75, 90, 99 %: {}", all.join(" "));
 }
 
-const ROUNDS: usize = 100_000;
+const ROUNDS: usize = 20_000;
 
 fn sockets(bytes: usize) -> std::io::Result<Vec<Duration>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
