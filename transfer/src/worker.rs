@@ -154,9 +154,10 @@ impl Handle {
             seat = again;
         }
         let Some(worker) = seat.as_mut() else { return Ok(()) };
-        if sleep.is_none_or(|sleep| !sleep.is_zero()) && worker.in_memory > 0 {
+        if sleep.is_none_or(|sleep| !sleep.is_zero()) {
+            // Also for streams that a caller is handed meanwhile.
             self.asleep.store(true, Ordering::SeqCst);
-            if worker.doze() {
+            if worker.doze() || worker.is_ready() {
                 self.asleep.store(false, Ordering::SeqCst);
                 return Ok(());
             }
@@ -235,7 +236,7 @@ impl Handle {
         }
         if let Some(worker) = seat.as_deref_mut().and_then(Option::as_mut)
             && self.asleep.load(Ordering::SeqCst)
-            && worker.doze()
+            && (worker.doze() || worker.is_ready())
         {
             // The thread counts on being told.
             self.kick();
@@ -312,6 +313,11 @@ impl Worker {
             looks: 0,
             seen: Instant::now(),
         }
+    }
+
+    /// Whether a stream has more to do.
+    fn is_ready(&self) -> bool {
+        self.slots.iter().any(|(_, slot)| slot.ready)
     }
 
     /// Whether a peer has said something in memory.
@@ -399,7 +405,7 @@ impl Worker {
             // An error is the thread's to find.
             && (me.watch(&mut self.poller, Some(Duration::ZERO)).unwrap_or(false) || !me.ready.lock().is_empty());
         // The mark last: looking at descriptors may have taken the wake-up that came with it.
-        if called || came || me.mailbox.is_marked() || self.slots.iter().any(|(_, slot)| slot.ready) {
+        if called || came || me.mailbox.is_marked() || self.is_ready() {
             self.round(me);
             return true;
         }
