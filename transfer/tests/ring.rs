@@ -21,7 +21,8 @@ const SHM: TransportKind = TransportKind::Shm;
 
 /// An owner with a MiB lent for writing, and the lease.
 fn owner() -> (Engine, Region, Lease) {
-    let owner = engine(SHM);
+    // Long enough that a test's own silence does not end its session.
+    let owner = Engine::start(EngineConfig { peer_timeout: Duration::from_secs(30), ..config(SHM) }).unwrap();
     let target = owner.allocate(1 << 20, MemoryKind::Shared).unwrap();
     target.write(0, &[7; 1 << 20]);
     let lease = lend_all(&owner, &target, Access::Write);
@@ -135,16 +136,20 @@ async fn taken_counts_that_cannot_be_harm_nobody() {
     assert_serves(&owner).await;
 }
 
-/// The socket's end is the peer's: what it had put before counts, and the session learns of it at once.
+/// The socket's end is the stream's, at once, and what was put before counts.
 #[tokio::test]
 async fn what_was_put_before_the_end_counts() {
     let (owner, target, lease) = owner();
     let ticket = fields(&lease.ticket().to_bytes());
     let mut zombie = Zombie::connect(SHM, owner.local_addr(), 5);
     zombie.send(1, ticket, u64::from(SLICE)).unwrap();
-    drop(zombie);
+    // The stream's alone: where the session ends, its streams are closed whatever they hold.
+    rustix::net::shutdown(&zombie.socket, rustix::net::Shutdown::Both).unwrap();
     eventually("the last slice lands", || lease.bytes_landed() == u64::from(SLICE)).await;
     assert!(bytes(&target)[SLICE as usize..2 * SLICE as usize].iter().all(|byte| *byte == 0xee));
+    eventually("the stream ends", || owner.stats().streams == 0).await;
+    assert_eq!(owner.stats().peers, 1);
+    drop(zombie);
     eventually("its session ends", || owner.stats().peers == 0).await;
     assert_serves(&owner).await;
 }

@@ -88,7 +88,7 @@ impl Slates {
                 break;
             }
             assert!(since.elapsed() < Duration::from_secs(10), "nothing comes");
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_micros(100));
         }
         let mut bytes = vec![0; len];
         for (byte, at) in bytes.iter_mut().zip(self.taken..) {

@@ -34,7 +34,8 @@ impl Stream {
             match unsafe { sys::recv(self.fd.as_raw_fd(), &mut none, &mut bells, Some(&mut self.rx.fds)) }? {
                 None => self.rx.readable = false,
                 Some(Received { staged: 0, .. }) => (self.rx.readable, shm.ended) = (false, true),
-                Some(Received { more, .. }) => self.rx.readable = more,
+                // Read until it is empty: its end may have been told of together with what came before.
+                Some(Received { .. }) => {}
             }
             if !shm.ring.is_joined() && !self.rx.fds.is_empty() {
                 let card = self.rx.fds.remove(0);
