@@ -1,5 +1,6 @@
 //! Heads through the ring, and what the socket beside it says.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::transport::RailError;
@@ -31,11 +32,16 @@ impl Stream {
             }
             let (mut none, mut bells) = (IoVec::default(), [0; 256]);
             // SAFETY: there are no ranges; the tail is a live local.
-            match unsafe { sys::recv(self.fd.as_raw_fd(), &mut none, &mut bells, Some(&mut self.rx.fds)) }? {
-                None => self.rx.readable = false,
-                Some(Received { staged: 0, .. }) => (self.rx.readable, shm.ended) = (false, true),
+            match unsafe { sys::recv(self.fd.as_raw_fd(), &mut none, &mut bells, Some(&mut self.rx.fds)) } {
+                Ok(None) => self.rx.readable = false,
+                Ok(Some(Received { staged: 0, .. })) => (self.rx.readable, shm.ended) = (false, true),
+                // Closed with bells unread. What it had put counts as well.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                    (self.rx.readable, shm.ended) = (false, true);
+                }
                 // Read until it is empty: its end may have been told of together with what came before.
-                Some(Received { .. }) => {}
+                Ok(Some(Received { .. })) => {}
+                Err(error) => return Err(error.into()),
             }
             if !shm.ring.is_joined() && !self.rx.fds.is_empty() {
                 let card = self.rx.fds.remove(0);
