@@ -187,12 +187,12 @@ impl Core {
 
     /// Runs `f` on the planner, then does what the planner wants done. Rails of `own` that have something to do are
     /// returned, those of other workers are woken.
-    pub(crate) fn plan<R>(self: &Arc<Self>, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
+    pub(crate) fn plan<R>(&self, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
         self.plan_at(Instant::now(), own, f)
     }
 
     /// The same for who has looked at the clock: that is a system call on some machines.
-    fn plan_at<R>(self: &Arc<Self>, now: Instant, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
+    fn plan_at<R>(&self, now: Instant, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
         let now = self.time(now);
         let (result, orders) = {
             let mut plan = self.plan.lock();
@@ -299,7 +299,7 @@ impl Core {
 
     /// A worker's round: what ended, then what its rails have room for.
     pub(crate) fn exchange(
-        self: &Arc<Self>,
+        &self,
         now: Instant,
         own: RailSet,
         completions: &[Completion],
@@ -320,9 +320,9 @@ impl Core {
     }
 
     /// Rails whose workers need not be woken for so many bytes: where callers drive the first worker, it does a small transfer alone.
-    fn spared(&self, bytes: u64) -> RailSet {
+    fn spared(&self, bytes: u64, now: Instant) -> RailSet {
         let first = &self.workers[0];
-        if self.workers.len() == 1 || !is_small(bytes) || !first.is_driven(|| self.now()) {
+        if self.workers.len() == 1 || !is_small(bytes) || !first.is_driven(|| self.time(now)) {
             return RailSet::default();
         }
         self.others_sleep.store(true, Ordering::Release);
@@ -338,7 +338,7 @@ impl Core {
 
     /// Hands an accepted request to the planner.
     pub(crate) fn submit(
-        self: &Arc<Self>,
+        &self,
         session: &Arc<Session>,
         request: plan::Request,
         bytes: u64,
@@ -346,7 +346,8 @@ impl Core {
         notify: Option<Bytes>,
         deadline: Instant,
     ) -> Result<(TransferId, Arc<Shared>), plan::SubmitError> {
-        let (result, _) = self.plan(self.spared(bytes), |plan, now| {
+        let at = Instant::now();
+        let (result, _) = self.plan_at(at, self.spared(bytes, at), |plan, now| {
             let id = plan.planner.submit(request, now)?;
             let shared = Arc::<Shared>::default();
             if plan.active.len() <= id.index() {
@@ -429,7 +430,7 @@ impl Core {
     }
 }
 
-impl Cancel for Arc<Core> {
+impl Cancel for Core {
     fn cancel(&self, id: TransferId) {
         self.plan(RailSet::default(), |plan, now| plan.planner.cancel(id, now));
     }

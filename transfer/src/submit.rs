@@ -96,5 +96,6 @@ pub(crate) fn submit(
     let request =
         Request { peer, direction, ops, local_bytes, remote_bytes, class, tenant, deadline: due, checksum, distance };
     let (id, shared) = core.submit(session, request, bytes, job, notify, deadline_at)?;
-    Ok(Transfer::new(shared, id, bytes, Arc::new(Arc::clone(core))))
+    let engine = Arc::clone(core);
+    Ok(Transfer::new(shared, id, bytes, engine))
 }

@@ -335,6 +335,12 @@ impl Transfer {
         self.shared.done.is_set()
     }
 
+    /// The report, if it is there, without a copy of it.
+    #[must_use]
+    pub fn into_report(self) -> Option<Report> {
+        self.shared.report.lock().take()
+    }
+
     /// The report, once it is there; as often as it is asked for.
     #[must_use]
     pub fn report(&self) -> Option<Report> {

@@ -3,6 +3,10 @@
 //! A round: messages, fences, progress of what is ready, then one exchange with the planner (what ended, what there is
 //! room for), then sleep in epoll if nothing moved. A caller that waits may drive in the thread's place ([`Seat`]); no stream is ever
 //! touched by two threads at once.
+//!
+//! Streams whose peer speaks through memory are looked at without a system call while somebody looks, and told to ring before the thread
+//! sleeps in epoll (`doze`). Whoever touches a stream after that ends their sleep, and has them doze again if it leaves while the
+//! thread is still asleep.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -10,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
 use crate::core::{Core, STREAMS_MAX, rail_of};
+use crate::hash::Plain;
 use crate::mailbox::Mailbox;
 use crate::plan::{Cause, Completion, Fate, Outcome, PathId, PathSpec, RailId, RailSet, SliceBatch, Time};
 use crate::seat::Seat;
@@ -28,6 +33,13 @@ use crate::transport::{Job, Post, Rail, RailError, TransportKind};
 
 /// Longest that a caller drives: what its transfer waits for is the work of others then.
 const STINT: Duration = Duration::from_millis(10);
+/// Looks at memory between two at the descriptors, where some streams' peers speak through memory.
+const LOOKS: u32 = 256;
+/// And longest that descriptors are not looked at while there is always something in memory.
+const UNSEEN: Duration = Duration::from_micros(50);
+/// Looks between two at the clock, for who drives; where something moved fewer, for it may have been much.
+const LOOKS_A_CLOCK: u32 = 16;
+const MOVES_A_CLOCK: u32 = 4;
 
 /// What the control thread tells a worker. At most one of each for each stream of a session.
 pub(crate) enum Message {
@@ -48,6 +60,8 @@ pub(crate) struct Handle {
     seat: Seat<Worker>,
     /// What streams are ready for, whoever was told of it: key, may be read, may be written.
     ready: Mutex<Vec<(u64, bool, bool)>>,
+    /// The thread sleeps in its poller, or is about to. Set by it in its seat.
+    asleep: AtomicBool,
 }
 
 impl Handle {
@@ -59,6 +73,7 @@ impl Handle {
             fence: AtomicBool::new(false),
             seat: Seat::default(),
             ready: Mutex::default(),
+            asleep: AtomicBool::new(false),
         }
     }
 
@@ -118,7 +133,8 @@ impl Handle {
         if std::mem::take(rested) {
             core.wake_spared();
             let was_warm = self.seat.was_left_warm();
-            if self.watch(poller, Some(Duration::ZERO))? && was_warm {
+            self.watch(poller, Some(Duration::ZERO))?;
+            if was_warm && seat.as_ref().is_some_and(|worker| worker.is_awaited(&self.ready.lock())) {
                 self.seat.made_a_peer_wait(core.now());
             }
         }
@@ -126,16 +142,32 @@ impl Handle {
         let sleep = worker.round(self);
         let patience = core.config.spin;
         let looks = worker.is_between() && sleep.is_none_or(|sleep| sleep > patience) && !patience.is_zero();
-        drop(seat);
         if looks && spin.pays() {
-            let came = self.seat.alert(|| self.look(core, poller))?;
+            // Memory is looked at by who has the seat, and then nobody is kept out of it for longer than a look.
+            let held = (worker.in_memory > 0).then_some(seat);
+            let came = self.seat.alert(|| self.look(core, poller, held))?;
             if came || self.mailbox.is_marked() {
                 spin.hit();
                 return Ok(());
             }
             spin.missed();
+            // Whoever took it meanwhile has the streams now.
+            let Some(again) = self.seat.sit() else { return Ok(()) };
+            seat = again;
         }
-        self.watch(poller, sleep).map(drop)
+        let Some(worker) = seat.as_mut() else { return Ok(()) };
+        if sleep.is_none_or(|sleep| !sleep.is_zero()) {
+            // Also for streams that a caller is handed meanwhile.
+            self.asleep.store(true, Ordering::SeqCst);
+            if worker.doze() || worker.is_ready() {
+                self.asleep.store(false, Ordering::SeqCst);
+                return Ok(());
+            }
+        }
+        drop(seat);
+        let watched = self.watch(poller, sleep);
+        self.asleep.store(false, Ordering::SeqCst);
+        watched.map(drop)
     }
 
     /// Waits for streams and callers. True: a stream is ready.
@@ -148,14 +180,28 @@ impl Handle {
         Ok(came)
     }
 
-    /// Looks for a while, without sleeping, whether something comes.
-    fn look(&self, core: &Core, poller: &mut Poller) -> std::io::Result<bool> {
+    /// Looks for a while, without sleeping, whether something comes: at memory too, in the seat.
+    fn look(
+        &self,
+        core: &Core,
+        poller: &mut Poller,
+        mut held: Option<MutexGuard<'_, Option<Worker>>>,
+    ) -> std::io::Result<bool> {
         let since = Instant::now();
+        if let Some(worker) = held.as_deref_mut().and_then(Option::as_mut) {
+            worker.keep_time(since);
+        }
         while !self.mailbox.is_marked() {
-            if self.watch(poller, Some(Duration::ZERO))? {
+            let worker = held.as_deref_mut().and_then(Option::as_mut);
+            let is_due = match worker {
+                Some(worker) if worker.looks < LOOKS && worker.is_called() => return Ok(true),
+                Some(worker) => worker.turns_to_descriptors(),
+                None => true,
+            };
+            if is_due && self.watch(poller, Some(Duration::ZERO))? {
                 return Ok(true);
             }
-            if since.elapsed() >= core.config.spin || self.seat.is_a_callers(|| core.now()) {
+            if self.seat.is_a_callers(|| core.now()) || (is_due && since.elapsed() >= core.config.spin) {
                 return Ok(false);
             }
         }
@@ -164,26 +210,44 @@ impl Handle {
 
     /// Moves bytes on the caller's thread, until `done` is set, nothing has moved for a while, or it has moved enough of others.
     pub(crate) fn drive(&self, core: &Core, done: &Event) {
-        let patience = core.config.spin;
-        let Some(caller) = self.seat.apply(core.now()).filter(|_| !patience.is_zero()) else { return };
-        let (mut seat, since) = (None, Instant::now());
-        let mut moved = since;
-        while !done.is_set() {
+        let (patience, since) = (core.config.spin, Instant::now());
+        let Some(caller) = self.seat.apply(core.time(since)).filter(|_| !patience.is_zero()) else { return };
+        let (mut seat, mut looks, mut is_over) = (None, 0, false);
+        let (mut last, mut moved, mut has_moved) = (since, since, false);
+        while !done.is_set() && !is_over {
             if seat.is_none() {
                 seat = self.seat.sit();
+                if let Some(worker) = seat.as_deref_mut().and_then(Option::as_mut) {
+                    worker.keep_time(last);
+                }
             }
             let worker = seat.as_deref_mut().and_then(Option::as_mut);
-            if worker.is_some_and(|worker| worker.glance(self)) {
-                moved = Instant::now();
-            } else if moved.elapsed() >= patience {
-                return;
-            }
-            if moved - since >= STINT || core.stopping.load(Ordering::Acquire) {
-                return;
+            let moves = worker.is_some_and(|worker| worker.glance(self));
+            has_moved |= moves;
+            looks += if moves { LOOKS_A_CLOCK / MOVES_A_CLOCK } else { 1 };
+            if looks >= LOOKS_A_CLOCK {
+                (looks, last) = (0, Instant::now());
+                if std::mem::take(&mut has_moved) {
+                    moved = last;
+                }
+                is_over = last - moved >= patience || moved - since >= STINT || core.stopping.load(Ordering::Acquire);
+                if let Some(worker) = seat.as_deref_mut().and_then(Option::as_mut) {
+                    worker.keep_time(last);
+                }
             }
         }
+        if let Some(worker) = seat.as_deref_mut().and_then(Option::as_mut)
+            && self.asleep.load(Ordering::SeqCst)
+            && (worker.doze() || worker.is_ready())
+        {
+            // The thread counts on being told.
+            self.kick();
+        }
         drop(seat);
-        caller.leave_warm(core.now());
+        if done.is_set() {
+            // Some looks old at most: not worth another at the clock.
+            caller.leave_warm(core.time(last));
+        }
     }
 }
 
@@ -202,6 +266,14 @@ struct Slot {
     stream: StreamId,
     path: PathId,
     ready: bool,
+    /// Its peer speaks through memory.
+    in_memory: bool,
+}
+
+impl Slot {
+    fn is_called(&self) -> bool {
+        self.in_memory && self.rail.calls()
+    }
 }
 
 pub(crate) struct Worker {
@@ -209,13 +281,20 @@ pub(crate) struct Worker {
     own: RailSet,
     poller: Poller,
     slots: Slab<Slot>,
-    by_path: HashMap<PathId, usize>,
+    by_path: HashMap<PathId, usize, Plain>,
     batch: SliceBatch,
     jobs: Vec<Option<Arc<Job>>>,
     completions: Vec<Completion>,
     rooms: Vec<(RailId, usize)>,
     /// The planner may have something for us.
     hungry: bool,
+    /// Streams whose peers speak through memory.
+    in_memory: usize,
+    /// These have been told that we sleep.
+    dozing: bool,
+    /// Looks at memory since the last at descriptors, and when it was noted last that these had their turn.
+    looks: u32,
+    seen: Instant,
 }
 
 impl Worker {
@@ -225,18 +304,71 @@ impl Worker {
             core,
             poller,
             slots: Slab::new(),
-            by_path: HashMap::new(),
+            by_path: HashMap::default(),
             batch: SliceBatch::default(),
             jobs: Vec::new(),
             completions: Vec::new(),
             rooms: Vec::new(),
             hungry: false,
+            in_memory: 0,
+            dozing: false,
+            looks: 0,
+            seen: Instant::now(),
+        }
+    }
+
+    /// Whether a stream has more to do.
+    fn is_ready(&self) -> bool {
+        self.slots.iter().any(|(_, slot)| slot.ready)
+    }
+
+    /// Whether a peer has said something in memory.
+    fn is_called(&self) -> bool {
+        self.in_memory > 0 && self.slots.iter().any(|(_, slot)| slot.is_called())
+    }
+
+    /// Whether a peer has said something, of all that is `ready`. Of a peer that speaks through memory a descriptor says only that it has
+    /// rung, which it may have done for what a caller has served since.
+    fn is_awaited(&self, ready: &[(u64, bool, bool)]) -> bool {
+        let is_word = |key: u64| self.slots.get(key as usize).is_some_and(|slot| !slot.in_memory);
+        self.is_called() || ready.iter().any(|(key, _, _)| is_word(*key))
+    }
+
+    /// Counts a look at memory. True: descriptors are next.
+    fn turns_to_descriptors(&mut self) -> bool {
+        self.looks += 1;
+        let is_due = self.in_memory == 0 || self.looks > LOOKS;
+        if is_due {
+            self.looks = 0;
+        }
+        is_due
+    }
+
+    /// Descriptors are next if they have waited for long, whatever there is in memory.
+    fn keep_time(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.seen) >= UNSEEN {
+            (self.looks, self.seen) = (LOOKS, now);
+        }
+    }
+
+    /// Has all peers ring from here on. True: one has said something before it knew.
+    fn doze(&mut self) -> bool {
+        self.dozing = self.in_memory > 0;
+        // All of them, whatever the first says.
+        self.slots.iter_mut().filter(|(_, slot)| slot.in_memory).fold(false, |any, (_, slot)| slot.rail.doze() || any)
+    }
+
+    /// Peers need not ring: somebody looks.
+    fn rouse(&mut self) {
+        if std::mem::take(&mut self.dozing) {
+            self.slots.iter_mut().filter(|(_, slot)| slot.in_memory).for_each(|(_, slot)| slot.rail.rouse());
         }
     }
 
     /// Messages, fences, progress of what is ready, one exchange with the planner. How long there is nothing to do then, if
     /// nobody calls: for ever where there is no bound.
     fn round(&mut self, me: &Handle) -> Option<Duration> {
+        self.rouse();
         for (key, readable, writable) in me.ready.lock().drain(..) {
             if let Some(slot) = self.slots.get_mut(key as usize) {
                 slot.rail.ready(readable, writable);
@@ -252,13 +384,15 @@ impl Worker {
                 self.handle(message);
             }
         }
-        self.progress(Instant::now());
+        if self.slots.iter().any(|(_, slot)| slot.ready || slot.is_called() || slot.rail.wake_at().is_some()) {
+            self.progress(Instant::now());
+        }
         // What was handed out goes on its way before anything else is looked at.
         if let Some(now) = self.exchange() {
             self.progress(now);
             self.exchange();
         }
-        if !self.completions.is_empty() || self.slots.iter().any(|(_, slot)| slot.ready) {
+        if !self.completions.is_empty() || self.slots.iter().any(|(_, slot)| slot.ready || slot.is_called()) {
             return Some(Duration::ZERO);
         }
         let next = self.slots.iter().filter_map(|(_, slot)| slot.rail.wake_at()).min();
@@ -267,10 +401,13 @@ impl Worker {
 
     /// Looks once, without sleeping, and does what there is to do. False: nothing.
     fn glance(&mut self, me: &Handle) -> bool {
-        // An error is the thread's to find.
-        let came = me.watch(&mut self.poller, Some(Duration::ZERO)).unwrap_or(false);
-        let work = came || me.mailbox.is_marked() || !me.ready.lock().is_empty();
-        if work || self.slots.iter().any(|(_, slot)| slot.ready) {
+        self.rouse();
+        let called = self.is_called();
+        let came = self.turns_to_descriptors()
+            // An error is the thread's to find.
+            && (me.watch(&mut self.poller, Some(Duration::ZERO)).unwrap_or(false) || !me.ready.lock().is_empty());
+        // The mark last: looking at descriptors may have taken the wake-up that came with it.
+        if called || came || me.mailbox.is_marked() || self.is_ready() {
             self.round(me);
             return true;
         }
@@ -289,7 +426,9 @@ impl Worker {
                 let entry = self.slots.vacant_entry();
                 let key = entry.key();
                 let watched = self.poller.add(rail.readiness(), key as u64);
-                entry.insert(Slot { rail, session, stream, path, ready: true });
+                let in_memory = rail.is_in_memory();
+                self.in_memory += usize::from(in_memory);
+                entry.insert(Slot { rail, session, stream, path, ready: true, in_memory });
                 self.by_path.insert(path, key);
                 count(&self.core.counters.streams, 1);
                 match watched {
@@ -324,6 +463,7 @@ impl Worker {
     /// Closes a stream and tells the control thread, once nothing of it can touch memory here.
     fn detach(&mut self, key: usize) {
         let slot = self.slots.remove(key);
+        self.in_memory -= usize::from(slot.in_memory);
         if self.by_path.get(&slot.path) == Some(&key) {
             self.by_path.remove(&slot.path);
         }
@@ -351,7 +491,7 @@ impl Worker {
     fn progress(&mut self, now: Instant) {
         let mut failed = Vec::new();
         for (key, slot) in &mut self.slots {
-            if slot.ready || slot.rail.wake_at().is_some_and(|at| at <= now) {
+            if slot.ready || slot.is_called() || slot.rail.wake_at().is_some_and(|at| at <= now) {
                 match slot.rail.progress(now) {
                     Ok(more) => slot.ready = more,
                     Err(error) => failed.push((key, error)),

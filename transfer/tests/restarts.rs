@@ -5,6 +5,8 @@
 
 #[macro_use]
 mod common;
+#[path = "common/slate.rs"]
+mod slate;
 #[path = "common/zombie.rs"]
 mod zombie;
 

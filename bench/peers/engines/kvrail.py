@@ -26,21 +26,21 @@ class Side:
     def join(self, told: Mapping[str, Any]) -> None:
         self._peer.connect(self._pool.address, self._pool.length, dict(told))
 
-    def prepare(self, batch: Batch) -> kvrail.Ops:
-        return kvrail.Ops.lists(batch.local.tolist(), batch.remote.tolist(), batch.block)
+    def prepare(self, batch: Batch) -> kvrail.Prepared:
+        return self._peer.prepared(kvrail.Ops.lists(batch.local.tolist(), batch.remote.tolist(), batch.block))
 
-    def prepare_strided(self, descriptors: Sequence[Tuple[int, int, int, int, int, int]]) -> kvrail.Ops:
+    def prepare_strided(self, descriptors: Sequence[Tuple[int, int, int, int, int, int]]) -> kvrail.Prepared:
         """(local offset, local stride, remote offset, remote stride, length of a run, runs) each."""
-        return kvrail.Ops.strided(list(descriptors))
+        return self._peer.prepared(kvrail.Ops.strided(list(descriptors)))
 
-    def submit(self, prepared: kvrail.Ops) -> kvrail.Transfer:
+    def submit(self, prepared: kvrail.Prepared) -> kvrail.Transfer:
         return self._peer.submit(prepared)
 
     def wait(self, handle: kvrail.Transfer) -> None:
         self._peer.wait(handle)
 
-    def write(self, prepared: kvrail.Ops) -> None:
-        self._peer.write(prepared)
+    def write(self, prepared: kvrail.Prepared) -> None:
+        prepared.transfer()
 
     def join_more(self, told: Mapping[str, Any], engines: int, block: int) -> None:
         """So many engines more, each connected to the other side, and each has moved a block over its own connections."""

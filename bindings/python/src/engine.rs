@@ -1,11 +1,12 @@
 //! Engines and their peers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kvrail_bindings::Code;
 use kvrail_transfer::{
-    Access, ByteRange, Class, Direction, EngineConfig, LeaseRequest, LeaseTicket, MemoryKind, TenantId,
+    Access, ByteRange, Class, Direction, EngineConfig, LeaseRequest, LeaseTicket, MemoryKind, Op, TenantId,
     TransferRequest, TransportKind,
 };
 use pyo3::exceptions::PyValueError;
@@ -16,7 +17,7 @@ use crate::lease::{Lease, Ticket, access};
 use crate::memory::Region;
 use crate::pending::{Finish, Pending, seconds};
 use crate::raise::{self, Raise};
-use crate::transfer::{SomeOps, Transfer};
+use crate::transfer::{SomeOps, Transfer, over};
 
 /// The engine of a process: moves bytes between regions here and memory that peers lend.
 #[pyclass(module = "kvrail", frozen)]
@@ -27,6 +28,96 @@ pub struct Engine(kvrail_transfer::Engine);
 enum SomeTicket<'py> {
     Read(PyRef<'py, Ticket>),
     Bytes(Vec<u8>),
+}
+
+/// Keyword arguments of a transfer.
+struct Options<'a> {
+    direction: &'a str,
+    deadline: f64,
+    transfer_class: &'a str,
+    tenant: u32,
+    checksum: Option<bool>,
+    notify: Option<Vec<u8>>,
+}
+
+/// What a transfer is asked for, read.
+struct Asked {
+    ticket: LeaseTicket,
+    ops: Arc<Vec<Op>>,
+    direction: Direction,
+    deadline: Duration,
+    class: Class,
+    tenant: TenantId,
+    checksum: Option<bool>,
+    notify: Option<Bytes>,
+}
+
+impl Asked {
+    fn new(py: Python<'_>, ticket: SomeTicket<'_>, ops: SomeOps<'_>, options: Options<'_>) -> PyResult<Self> {
+        Ok(Self {
+            ticket: match ticket {
+                SomeTicket::Read(ticket) => ticket.0.clone(),
+                SomeTicket::Bytes(bytes) => LeaseTicket::from_bytes(&bytes).raise(py)?,
+            },
+            ops: ops.list(),
+            direction: direction(options.direction)?,
+            deadline: seconds("deadline", options.deadline)?,
+            class: class(options.transfer_class)?,
+            tenant: TenantId(options.tenant),
+            checksum: options.checksum,
+            notify: options.notify.map(Bytes::from),
+        })
+    }
+
+    fn submit(
+        &self,
+        py: Python<'_>,
+        engine: &kvrail_transfer::Engine,
+        peer: &kvrail_transfer::Peer,
+        region: &Region,
+    ) -> PyResult<kvrail_transfer::Transfer> {
+        let region = if self.direction == Direction::Read { region.writable()? } else { region.get()? };
+        let due = Instant::now().checked_add(self.deadline);
+        let request = TransferRequest {
+            region: &region,
+            ticket: &self.ticket,
+            direction: self.direction,
+            ops: Arc::clone(&self.ops),
+            class: self.class,
+            tenant: self.tenant,
+            deadline: due.ok_or_else(|| PyValueError::new_err("deadline: past the end of time"))?,
+            checksum: self.checksum,
+            notify: self.notify.clone(),
+        };
+        engine.submit(peer, request).raise(py)
+    }
+}
+
+/// A transfer that is done as often as wanted. It keeps its peer and its region's handle.
+#[pyclass(module = "kvrail", frozen)]
+pub struct Prepared {
+    engine: kvrail_transfer::Engine,
+    peer: kvrail_transfer::Peer,
+    region: Py<Region>,
+    asked: Asked,
+}
+
+#[pymethods]
+impl Prepared {
+    /// As `Engine.submit`.
+    fn submit(&self, py: Python<'_>) -> PyResult<Transfer> {
+        self.asked.submit(py, &self.engine, &self.peer, self.region.get()).map(Transfer::new)
+    }
+
+    /// Submits it and blocks until it has ended, other threads running meanwhile: its report, or an exception that has it. One call,
+    /// which a transfer of a few KiB feels. Ctrl-C cancels it.
+    fn transfer(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        over(py, self.asked.submit(py, &self.engine, &self.peer, self.region.get())?)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<kvrail.Prepared: {} descriptors>", self.asked.ops.len())
+    }
 }
 
 /// Settings that are taken over where they are given.
@@ -196,29 +287,31 @@ impl Engine {
         checksum: Option<bool>,
         notify: Option<Vec<u8>>,
     ) -> PyResult<Transfer> {
-        let direction = self::direction(direction)?;
-        let region = if direction == Direction::Read { region.writable()? } else { region.get()? };
-        let read;
-        let ticket: &LeaseTicket = match &ticket {
-            SomeTicket::Read(ticket) => &ticket.0,
-            SomeTicket::Bytes(bytes) => {
-                read = LeaseTicket::from_bytes(bytes).raise(py)?;
-                &read
-            }
-        };
-        let due = Instant::now().checked_add(seconds("deadline", deadline)?);
-        let request = TransferRequest {
-            region: &region,
-            ticket,
-            direction,
-            ops: ops.list(),
-            class: class(transfer_class)?,
-            tenant: TenantId(tenant),
-            deadline: due.ok_or_else(|| PyValueError::new_err("deadline: past the end of time"))?,
-            checksum,
-            notify: notify.map(Bytes::from),
-        };
-        self.0.submit(&peer.0, request).raise(py).map(Transfer::new)
+        let options = Options { direction, deadline, transfer_class, tenant, checksum, notify };
+        Asked::new(py, ticket, ops, options)?.submit(py, &self.0, &peer.0, region).map(Transfer::new)
+    }
+
+    /// A transfer that is done many times: what `submit` takes is read once. `deadline` is seconds from each submission.
+    #[pyo3(signature = (peer, region, ticket, ops, *, direction="write", deadline=10.0, transfer_class="kv", tenant=0,
+        checksum=None, notify=None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        peer: &Peer,
+        region: Py<Region>,
+        ticket: SomeTicket<'_>,
+        ops: SomeOps<'_>,
+        direction: &str,
+        deadline: f64,
+        transfer_class: &str,
+        tenant: u32,
+        checksum: Option<bool>,
+        notify: Option<Vec<u8>>,
+    ) -> PyResult<Prepared> {
+        let options = Options { direction, deadline, transfer_class, tenant, checksum, notify };
+        let asked = Asked::new(py, ticket, ops, options)?;
+        Ok(Prepared { engine: self.0.clone(), peer: peer.0.clone(), region, asked })
     }
 
     /// The next notification of a peer.

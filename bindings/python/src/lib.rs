@@ -37,7 +37,7 @@ mod _native {
     #[pymodule_export]
     use crate::addresses::{Buffers, group};
     #[pymodule_export]
-    use crate::engine::{Engine, Notification, Peer};
+    use crate::engine::{Engine, Notification, Peer, Prepared};
     #[pymodule_export]
     use crate::lease::{Lease, Ticket};
     #[pymodule_export]

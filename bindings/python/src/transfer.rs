@@ -184,6 +184,15 @@ fn outcome(py: Python<'_>, report: kvrail_transfer::Report) -> PyResult<Py<PyAny
     }
 }
 
+/// Waits for a transfer that nobody else has: its report, or the exception.
+pub fn over(py: Python<'_>, transfer: kvrail_transfer::Transfer) -> PyResult<Py<PyAny>> {
+    py.detach(|| transfer.drive());
+    if !transfer.is_done() && !blocked_on(py, transfer.finished(), None)? {
+        return Err(late(None));
+    }
+    outcome(py, transfer.into_report().ok_or_else(|| late(None))?)
+}
+
 /// A transfer under way. Await it, or `wait`: its report, or an exception that has it. Garbage that was a transfer is cancelled,
 /// with a ResourceWarning.
 #[pyclass(module = "kvrail", frozen)]

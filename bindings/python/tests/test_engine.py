@@ -50,6 +50,22 @@ def test_a_ticket_is_bytes_on_the_way_and_a_prepared_list_is_used_twice(pair):
         assert bytes(pool.view()) == bytes(source.view()[4096:]) + bytes(source.view()[:4096])
 
 
+def test_a_prepared_transfer_is_done_many_times_and_tells_of_its_end(pair):
+    owner, writer, peer = pair
+    pool, source = owner.allocate(8192), writer.allocate(8192)
+    lease = owner.grant(pool)
+    prepared = writer.prepare(peer, source, bytes(lease.ticket), [(0, 4096, 4096)])
+    for round_ in range(3):
+        source.view()[:] = pattern(8192, round_)
+        report = prepared.transfer() if round_ else prepared.submit().wait(LONG)
+        assert report.ok and report.bytes == 4096 and report.statuses == b"\0"
+        assert bytes(pool.view())[4096:] == bytes(source.view()[:4096])
+    assert lease.revoke().wait(LONG) == 3 * 4096
+    with pytest.raises(kvrail.Stale) as refused:
+        prepared.transfer()
+    assert refused.value.report is not None and not refused.value.report.ok
+
+
 def test_a_notification_comes_after_the_bytes(pair):
     owner, writer, peer = pair
     pool, source = owner.allocate(4096), writer.allocate(4096)

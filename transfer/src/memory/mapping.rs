@@ -137,6 +137,14 @@ impl Mapping {
         }
     }
 
+    /// Takes the descriptor out: nobody else will be given it.
+    pub(crate) fn unshare(&mut self) -> Option<OwnedFd> {
+        match &mut self.backing {
+            Backing::Own { share, .. } => share.take(),
+            Backing::Foreign { .. } => None,
+        }
+    }
+
     /// Backs `len` bytes from `offset` on with memory, as if each page had been written; contents stay. `len` is cut at the
     /// end of the mapping. What is behind foreign memory is its owner's affair.
     pub(crate) fn populate(&self, offset: usize, len: usize) -> io::Result<()> {

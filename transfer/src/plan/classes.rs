@@ -26,6 +26,8 @@ pub(crate) struct Classes {
     class_present: u128,
     tenants: Vec<Tenant>,
     flows: Vec<Flow>,
+    /// Of a flow that ended, empty: small transfers one after the other end a flow each.
+    spare: BTreeSet<(Time, TransferId)>,
 }
 
 #[derive(Debug)]
@@ -49,7 +51,14 @@ struct Flow {
 impl Classes {
     pub(crate) fn new(weights: [u32; 4]) -> Self {
         let weights = weights.map(|weight| weight.max(1));
-        Self { weights, class_virtual: [0; 4], class_present: 0, tenants: Vec::new(), flows: Vec::new() }
+        Self {
+            weights,
+            class_virtual: [0; 4],
+            class_present: 0,
+            tenants: Vec::new(),
+            flows: Vec::new(),
+            spare: BTreeSet::new(),
+        }
     }
 
     /// Queues a transfer that has bytes to hand out. Twice is once.
@@ -58,7 +67,8 @@ impl Classes {
         let found = self.flows.iter().position(|f| f.class == class && f.tenant == tenant && f.peer == peer);
         let flow = found.unwrap_or_else(|| {
             self.activate(class, tenant, weight.max(1));
-            self.flows.push(Flow { class, tenant, peer, queue: BTreeSet::new(), blocked_in: 0 });
+            let queue = std::mem::take(&mut self.spare);
+            self.flows.push(Flow { class, tenant, peer, queue, blocked_in: 0 });
             self.flows.len() - 1
         });
         self.flows[flow].queue.insert((deadline, transfer));
@@ -71,7 +81,7 @@ impl Classes {
         };
         self.flows[at].queue.remove(&(deadline, transfer));
         if self.flows[at].queue.is_empty() {
-            self.flows.swap_remove(at);
+            self.spare = self.flows.swap_remove(at).queue;
             if let Some(t) = self.tenants.iter().position(|t| t.class == class && t.id == tenant) {
                 self.tenants[t].flows -= 1;
                 if self.tenants[t].flows == 0 {

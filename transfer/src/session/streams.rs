@@ -294,7 +294,10 @@ impl Control {
                 let _ = tcp::tune_data(&socket2::SockRef::from(&socket), loopback, congestion);
                 Box::new(tcp::rail(socket, owner, inflow))
             }
-            TransportKind::Shm => Box::new(shm::rail(socket, owner)),
+            TransportKind::Shm => {
+                let rail = shm::rail(socket, owner);
+                Box::new(rail.inspect_err(|error| tracing::warn!(?stream, %error, "a rail cannot be made")).ok()?)
+            }
             TransportKind::Sim => {
                 let rail = sim::rail(socket, owner, self.own.nic.clone()?, salt);
                 Box::new(rail.inspect_err(|error| tracing::warn!(?stream, %error, "a rail cannot be made")).ok()?)

@@ -232,6 +232,23 @@ impl Rail for Faulty {
         self.inner.ready(readable, writable);
     }
 
+    fn is_in_memory(&self) -> bool {
+        self.inner.is_in_memory()
+    }
+
+    fn calls(&self) -> bool {
+        // A frozen rail looks at nothing.
+        self.frozen_until.is_none() && self.inner.calls()
+    }
+
+    fn doze(&mut self) -> bool {
+        self.inner.doze() && self.frozen_until.is_none()
+    }
+
+    fn rouse(&mut self) {
+        self.inner.rouse();
+    }
+
     fn completion(&mut self) -> Option<Completion> {
         self.inner.completion()
     }

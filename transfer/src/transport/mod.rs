@@ -9,7 +9,8 @@
 //! | `frame` | what a frame looks like; encoding and checked decoding |
 //! | `stream` | the framed stream that tcp and shm share: `tx` sends, `rx` receives, `serve` answers |
 //! | `tcp` | sockets: options, payload in the stream |
-//! | `shm` | Unix sockets: descriptors passed, payload copied by the receiver out of the sender's memfd |
+//! | `shm` | one host: descriptors passed over a Unix socket, payload copied by the receiver out of the sender's memfd |
+//! | `ring` | memory through which the heads of shm's frames go, and how its two ends sleep |
 //! | `onesided` | what RDMA and its stand-in share: queue pairs, loans, checksums |
 //! | `rdma` | RDMA NICs |
 //! | `sim` | a NIC in software: one-sided, queue pairs, a modelled link; between engines of one process, for tests |
@@ -22,6 +23,7 @@ pub(crate) mod frame;
 pub(crate) mod gate;
 pub(crate) mod onesided;
 pub(crate) mod rdma;
+pub(crate) mod ring;
 pub(crate) mod shm;
 pub(crate) mod sim;
 pub(crate) mod stream;
@@ -170,6 +172,24 @@ pub(crate) trait Rail: Send {
 
     /// What the descriptor became ready for.
     fn ready(&mut self, readable: bool, writable: bool);
+
+    /// Whether the peer's word may lie in memory, with nothing said by the descriptor while this side is awake.
+    fn is_in_memory(&self) -> bool {
+        false
+    }
+
+    /// Looks at that memory: whether there is a reason to call `progress`. Makes no system call.
+    fn calls(&self) -> bool {
+        false
+    }
+
+    /// The worker is about to sleep: from here on the descriptor tells. True: there is something already.
+    fn doze(&mut self) -> bool {
+        false
+    }
+
+    /// The worker looks by itself again.
+    fn rouse(&mut self) {}
 
     /// What ended since the last call.
     fn completion(&mut self) -> Option<Completion>;

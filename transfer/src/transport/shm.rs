@@ -1,4 +1,8 @@
-//! Shared memory of one host: Unix streams over which regions are exported and slices announced.
+//! Shared memory of one host: regions exported over Unix streams, slices announced through a ring beside each.
+//!
+//! **Heads go through memory** (`ring`), the socket is for what memory cannot do: it passes descriptors, its end says that the peer has died, and
+//! a byte over it wakes who sleeps. Its first message has the descriptor of the sender's half of the ring. The descriptor of a region goes before
+//! the frame that names it, so whoever reads that frame finds it there.
 //!
 //! **The receiver copies.** The sender of bytes exports its memfd (read-only descriptor, sealed against shrinking) and
 //! names ranges; whoever owns the destination checks its own lease and copies under a pin of it. So revocation is local:
@@ -14,21 +18,32 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 
-use crate::memory::Mapping;
+use crate::memory::{Mapping, MemoryError};
 use crate::transport::Owner;
+use crate::transport::ring::Ring;
 use crate::transport::stream::Stream;
 
 /// Regions that one side exports over a stream at a time. Both sides forget the oldest by the same rule.
-const EXPORTS_MAX: usize = 64;
+pub(crate) const EXPORTS_MAX: usize = 64;
 
-/// Regions exported and imported over one stream.
-#[derive(Default)]
+/// The ring of a stream, and the regions that were exported and imported over it.
 pub(crate) struct Exchange {
+    pub(crate) ring: Ring,
+    /// Our half's descriptor, until the peer has it.
+    pub(crate) card: Option<OwnedFd>,
+    /// The socket has ended: nothing is put into the ring any more.
+    pub(crate) ended: bool,
     exported: VecDeque<u64>,
     imported: VecDeque<(u64, Arc<Mapping>)>,
 }
 
 impl Exchange {
+    fn new() -> Result<Self, MemoryError> {
+        let (ring, card) = Ring::new()?;
+        let (exported, imported) = (VecDeque::new(), VecDeque::new());
+        Ok(Self { ring, card: Some(card), ended: false, exported, imported })
+    }
+
     /// Notes that `region` is to be exported; false if the peer has it.
     pub(crate) fn note_export(&mut self, region: u64) -> bool {
         if self.exported.contains(&region) {
@@ -62,8 +77,8 @@ impl Exchange {
 }
 
 /// A rail over a connected Unix stream.
-pub(crate) fn rail(socket: OwnedFd, owner: Arc<Owner>) -> Stream {
-    Stream::new(socket, owner, Some(Exchange::default()), None)
+pub(crate) fn rail(socket: OwnedFd, owner: Arc<Owner>) -> Result<Stream, MemoryError> {
+    Ok(Stream::new(socket, owner, Some(Exchange::new()?), None))
 }
 
 /// User of the process at the other end.

@@ -1,8 +1,7 @@
 //! A sender by hand, over either transport: it sends its slices when it likes, whatever has become of its session.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -13,8 +12,8 @@ use kvrail_transfer::TransportKind;
 use kvrail_transfer::testing::{
     Head, Session, closes, dial, hello_from, read_ack, read_message, session_after, stream_hello_of,
 };
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::slate::{Slates, pass, sealed};
 
 /// Bytes of a slice, and what they all are.
 pub const SLICE: u32 = 16 << 10;
@@ -26,12 +25,25 @@ const REGION: u64 = 77;
 pub struct Zombie {
     kind: TransportKind,
     _session: Session,
-    socket: File,
+    /// Its stream.
+    pub socket: File,
+    /// Over shared memory.
+    pub slates: Option<Slates>,
 }
 
 impl Zombie {
     /// Connects as `generation`; every zombie says that it listens on port 1, so that one takes the other's place.
     pub fn connect(kind: TransportKind, address: SocketAddr, generation: u64) -> Self {
+        let mut zombie = Self::arrive(kind, address, generation);
+        if kind == TransportKind::Shm {
+            zombie.slates = Some(Slates::exchange(&zombie.socket));
+            zombie.export();
+        }
+        zombie
+    }
+
+    /// Connects, and says nothing over the stream.
+    pub fn arrive(kind: TransportKind, address: SocketAddr, generation: u64) -> Self {
         let session = session_after(address, &hello_from(here(), (1, 1), generation, &[kind])).unwrap();
         let socket: OwnedFd = if kind == TransportKind::Shm {
             let name = net::SocketAddr::from_abstract_name(&session.unix).unwrap();
@@ -42,26 +54,26 @@ impl Zombie {
             dial(address).unwrap().into()
         };
         let hello = stream_hello_of(kind, session.id, session.token, 1);
-        let mut zombie = Self { kind, _session: session, socket: socket.into() };
+        let mut zombie = Self { kind, _session: session, socket: socket.into(), slates: None };
         zombie.socket.write_all(&hello).unwrap();
         assert_eq!(read_message(&mut zombie.socket).unwrap(), [9], "stream welcome");
-        if kind == TransportKind::Shm {
-            zombie.export();
-        }
         zombie
     }
 
     /// Lends the owner memory to copy out of.
-    fn export(&self) {
-        let memory = rustix::fs::memfd_create("zombie", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    fn export(&mut self) {
+        let memory = sealed(u64::from(SLICE));
         File::from(memory.try_clone().unwrap()).write_all(&[BYTE; SLICE as usize]).unwrap();
-        rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-        let head = Head::new(7, u64::from(SLICE), [0; 3], &[]).with(40, &REGION.to_le_bytes()).sealed();
-        let fds = [memory.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut passed = SendAncillaryBuffer::new(&mut space);
-        assert!(passed.push(SendAncillaryMessage::ScmRights(&fds)));
-        rustix::net::sendmsg(&self.socket, &[IoSlice::new(&head)], &mut passed, SendFlags::empty()).unwrap();
+        pass(&self.socket, memory.as_fd());
+        self.say(&Head::new(7, u64::from(SLICE), [0; 3], &[]).with(40, &REGION.to_le_bytes()).sealed()).unwrap();
+    }
+
+    /// Says a head over shared memory.
+    ///
+    /// # Errors
+    /// The owner has closed the stream.
+    pub fn say(&mut self, head: &[u8]) -> io::Result<()> {
+        self.slates.as_mut().expect("shared memory").put(&mut self.socket, head)
     }
 
     /// Sends a slice to `offset` under a lease (generation, number, key).
@@ -73,7 +85,7 @@ impl Zombie {
         if self.kind == TransportKind::Shm {
             let head = Head::new(2, id, lease, &range).with(40, &REGION.to_le_bytes());
             let source = 0u64.to_le_bytes();
-            return self.socket.write_all(&Head { bytes: [&head.bytes[..], &source].concat() }.sealed());
+            return self.say(&Head { bytes: [&head.bytes[..], &source].concat() }.sealed());
         }
         self.socket.write_all(&Head::new(1, id, lease, &range).sealed())?;
         self.socket.write_all(&[BYTE; SLICE as usize])
@@ -81,7 +93,10 @@ impl Zombie {
 
     /// The owner's word on the next slice: which, and how it went.
     pub fn ack(&mut self) -> (u64, u32) {
-        read_ack(&mut self.socket).unwrap()
+        match &mut self.slates {
+            Some(slates) => read_ack(&mut slates.take(76).as_slice()).unwrap(),
+            None => read_ack(&mut self.socket).unwrap(),
+        }
     }
 
     /// Whether the owner closes the stream.

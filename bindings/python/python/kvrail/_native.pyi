@@ -218,6 +218,20 @@ class Engine:
         checksum: Optional[bool] = None,
         notify: Optional[bytes] = None,
     ) -> Transfer: ...
+    def prepare(
+        self,
+        peer: Peer,
+        region: Region,
+        ticket: Union[Ticket, bytes],
+        ops: Union[Ops, Sequence[Tuple[int, int, int]]],
+        *,
+        direction: str = "write",
+        deadline: float = 10.0,
+        transfer_class: str = "kv",
+        tenant: int = 0,
+        checksum: Optional[bool] = None,
+        notify: Optional[bytes] = None,
+    ) -> Prepared: ...
     def notification(self) -> Pending[Notification]: ...
     def try_notification(self) -> Optional[Notification]: ...
     def stats(self) -> Dict[str, Any]: ...
@@ -229,6 +243,14 @@ class Engine:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None: ...
+
+@final
+class Prepared:
+    """A transfer that is done as often as wanted; `Engine.prepare` makes it."""
+
+    def submit(self) -> Transfer: ...
+    def transfer(self) -> Report:
+        """Submits it and blocks until it has ended, in one call."""
 
 @final
 class Buffers:

@@ -15,7 +15,7 @@ import socket
 import struct
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ._native import Engine, Ops, Region, Transfer
+from ._native import Engine, Ops, Prepared, Region, Ticket, Transfer
 
 #: Longest that a transfer may take, seconds: the tool bounds a measurement itself.
 _DEADLINE = 300.0
@@ -81,21 +81,25 @@ class Peer:
 
     def reconnect(self, info: Dict[str, Any]) -> None:
         """Writes to the target that `info` is of from now on."""
-        self._ticket = base64.b64decode(info["ticket"])
+        self._ticket = Ticket(base64.b64decode(info["ticket"]))
         self._peer = self._engine.connect(info["address"], info["generation"]).wait()
 
-    def prep(self, sets: Sequence[Tuple[Any, Any]], block: int) -> List[Ops]:
-        """Lists of descriptors: pairs of slot numbers, source and destination, of `block` bytes each."""
-        return [Ops.lists((a * block).tolist(), (b * block).tolist(), block) for a, b in sets]
+    def prepared(self, ops: Ops) -> Prepared:
+        """A list that is to be written, perhaps often."""
+        return self._engine.prepare(self._peer, self._region, self._ticket, ops, deadline=_DEADLINE)
 
-    def submit(self, ops: Ops) -> Transfer:
+    def prep(self, sets: Sequence[Tuple[Any, Any]], block: int) -> List[Prepared]:
+        """Lists of descriptors: pairs of slot numbers, source and destination, of `block` bytes each."""
+        return [self.prepared(Ops.lists((a * block).tolist(), (b * block).tolist(), block)) for a, b in sets]
+
+    def submit(self, write: Prepared) -> Transfer:
         """Begins to write a list."""
-        return self._engine.submit(self._peer, self._region, self._ticket, ops, deadline=_DEADLINE)
+        return write.submit()
 
     def wait(self, transfer: Transfer, timeout: Optional[float] = None) -> None:
         """Ends when all bytes are visible at the target."""
         transfer.wait(timeout)
 
-    def write(self, ops: Ops) -> None:
+    def write(self, write: Prepared) -> None:
         """Writes a list."""
-        self.wait(self.submit(ops))
+        write.transfer()

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::hash::Plain;
 use crate::plan::Refusal;
 use crate::session::lease::{Access, LeaseState, Pin};
 use crate::transport::Owner;
@@ -13,7 +14,7 @@ use crate::transport::frame::{Entry, Header};
 const CACHE_MAX: usize = 1024;
 
 #[derive(Default)]
-pub(super) struct LeaseCache(HashMap<u64, Arc<LeaseState>>);
+pub(super) struct LeaseCache(HashMap<u64, Arc<LeaseState>, Plain>);
 
 impl LeaseCache {
     fn find(&mut self, owner: &Owner, id: u64, key: u64) -> Option<Arc<LeaseState>> {

@@ -1,14 +1,15 @@
 //! The framed stream that tcp and shm share.
 //!
 //! It plays both parts: *initiator* for slices that are submitted here, *owner* for frames that the peer sends. The
-//! payload either follows its frame (tcp) or is copied by the receiver out of an exported region (shm). One worker owns
-//! a stream; nothing here locks, and buffers, gather lists and frames are reused.
+//! payload either follows its frame (tcp) or is copied by the receiver out of an exported region (shm, whose frames are heads alone
+//! and go through a ring: `heads`). One worker owns a stream; nothing here locks, and buffers, gather lists and frames are reused.
 //!
 //! # Memory
 //! What a stream points to is kept alive by the frame, sink or flight that points to it: the initiator's region by its
 //! [`Job`], the owner's by a [`Pin`] of the lease. A pin also keeps the fence from passing; [`Stream::fence`] gives it
 //! back by turning the rest of such a frame away from the memory.
 
+mod heads;
 mod leases;
 mod rx;
 mod serve;
@@ -20,6 +21,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::hash::Plain;
 use crate::integrity::Crc;
 use crate::plan::{Completion, Direction, Piece, SliceId};
 use crate::session::inflow::Inflow;
@@ -56,11 +58,11 @@ pub(crate) struct Stream {
     fd: OwnedFd,
     owner: Arc<Owner>,
     leases: LeaseCache,
-    /// Present where regions are exchanged and payload is copied by the receiver.
+    /// Present where heads go through a ring, regions are exchanged and payload is copied by the receiver.
     shm: Option<Exchange>,
     tx: Tx,
     rx: Rx,
-    flights: HashMap<u64, Flight>,
+    flights: HashMap<u64, Flight, Plain>,
     spare_pieces: Vec<Vec<Piece>>,
     lanes: Lanes,
     /// Received, and on their way to a device; no more than the peer has slices in flight.
@@ -83,7 +85,7 @@ impl Stream {
             shm,
             tx: Tx::default(),
             rx: Rx::default(),
-            flights: HashMap::new(),
+            flights: HashMap::default(),
             spare_pieces: Vec::new(),
             lanes: Lanes::default(),
             landings: Vec::new(),
@@ -202,9 +204,12 @@ impl Rail for Stream {
 
     fn progress(&mut self, now: Instant) -> Result<bool, RailError> {
         self.look_at = None;
+        if self.shm.is_some() {
+            self.hear()?;
+        }
         let mut more = self.receive(now)?;
         more |= self.land(now);
-        more |= self.transmit(now)?;
+        more |= if self.shm.is_some() { self.transmit_heads()? } else { self.transmit(now)? };
         Ok(more | std::mem::take(&mut self.spinning))
     }
 
@@ -241,6 +246,24 @@ impl Rail for Stream {
     fn ready(&mut self, readable: bool, writable: bool) {
         self.rx.readable |= readable;
         self.tx.writable |= writable;
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.shm.is_some()
+    }
+
+    fn calls(&self) -> bool {
+        self.shm.as_ref().is_some_and(|shm| shm.ring.calls())
+    }
+
+    fn doze(&mut self) -> bool {
+        self.shm.as_mut().is_some_and(|shm| shm.ring.doze())
+    }
+
+    fn rouse(&mut self) {
+        if let Some(shm) = &mut self.shm {
+            shm.ring.rouse();
+        }
     }
 }
 

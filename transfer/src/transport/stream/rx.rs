@@ -2,7 +2,7 @@
 //!
 //! A receive asks for the rest of the current payload and, behind it, a few KiB into the staging buffer, so that the next
 //! head usually comes along without a call of its own. What of a payload ended up in the staging buffer (at most
-//! [`TAIL`] bytes a frame) is copied.
+//! [`TAIL`] bytes a frame) is copied. Over shared memory heads alone come, out of the ring.
 
 use std::os::fd::AsRawFd;
 use std::time::Instant;
@@ -149,13 +149,41 @@ impl Stream {
                 };
                 self.rx.stage = stage;
                 served?;
+                if self.shm.is_some() {
+                    // Bytes that were copied count as received: acknowledgements are not to wait for all that may follow.
+                    budget = budget.saturating_sub(header.bytes as usize);
+                    if budget == 0 {
+                        return self.pause();
+                    }
+                }
                 continue;
             }
-            if budget == 0 || !self.rx.readable {
-                return Ok(self.rx.readable);
+            if budget == 0 || !self.has_more() {
+                return self.pause();
             }
             budget = budget.saturating_sub(self.fill()?);
         }
+    }
+
+    /// Whether there is something to receive.
+    fn has_more(&self) -> bool {
+        self.shm.as_ref().map_or(self.rx.readable, |shm| shm.ring.has_more())
+    }
+
+    /// The other direction's turn. True: there is more.
+    fn pause(&self) -> Result<bool, RailError> {
+        let Some(shm) = &self.shm else { return Ok(self.rx.readable) };
+        let is_whole = |(_, len)| self.rx.end - self.rx.start >= len;
+        let more = shm.ring.has_more() || self.rx.head()?.is_some_and(is_whole);
+        // Each is followed by its head before the next is sent.
+        if !more && self.rx.fds.len() > 1 {
+            return Err(RailError::Protocol("descriptors that no head names"));
+        }
+        // What a peer put into the ring before it ended counts.
+        if shm.ended && !more {
+            return Err(RailError::Closed);
+        }
+        Ok(more)
     }
 
     /// One receive call.
@@ -171,9 +199,13 @@ impl Stream {
             _ => TAIL,
         };
         let until = (rx.end + wanted.max(TAIL)).min(STAGE);
-        let fds = self.shm.is_some().then_some(&mut rx.fds);
+        if let Some(shm) = &mut self.shm {
+            let got = shm.ring.take(&mut rx.stage[rx.end..until])?;
+            rx.end += got;
+            return Ok(got);
+        }
         // SAFETY: as in `receive`: held by pin or job, or our scratch; the staging buffer is ours alone.
-        let got = unsafe { sys::recv(self.fd.as_raw_fd(), &mut rx.iov, &mut rx.stage[rx.end..until], fds) }?;
+        let got = unsafe { sys::recv(self.fd.as_raw_fd(), &mut rx.iov, &mut rx.stage[rx.end..until], None) }?;
         match got {
             None => {
                 rx.readable = false;

@@ -26,6 +26,9 @@ impl Stream {
             }
         }
         match header.kind {
+            Kind::Write | Kind::Data if self.shm.is_some() => {
+                return Err(RailError::Protocol("payload where heads alone go"));
+            }
             Kind::Write if self.inflow.as_ref().is_some_and(|inflow| !inflow.admits(u64::from(header.bytes))) => {
                 return Err(RailError::Overdrawn);
             }
@@ -51,7 +54,7 @@ impl Stream {
                 }
             }
             Kind::Export => {
-                let fd = (!self.rx.fds.is_empty()).then(|| self.rx.fds.remove(0));
+                let fd = self.passed()?;
                 match (&mut self.shm, fd) {
                     (Some(shm), Some(fd)) => shm.import(header.region, header.id, &fd).map_err(RailError::Protocol)?,
                     _ => return Err(RailError::Protocol("an export without a descriptor")),

@@ -1,7 +1,7 @@
 //! Sending: frames with their gather lists, acknowledgements before all else.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ pub(super) enum Keep {
     Job(#[allow(dead_code, reason = "held, never read")] Arc<Job>),
     /// Payload of a read, in leased memory; `None` once the lease was revoked.
     Pin(Option<Pin>),
-    /// The region's descriptor travels with the first byte.
+    /// The region's descriptor goes first.
     Export(Region),
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Frame {
     pub(super) keep: Keep,
     kind: Kind,
     id: u64,
-    started: bool,
+    pub(super) started: bool,
     /// Bytes behind the head.
     payload: usize,
     /// Where the payload comes from if it lies on a device; chunks of it follow the head one by one.
@@ -60,8 +60,9 @@ impl Frame {
 
 #[derive(Default)]
 pub(super) struct Tx {
-    queue: VecDeque<Frame>,
-    spare: Vec<Frame>,
+    pub(super) queue: VecDeque<Box<Frame>>,
+    #[allow(clippy::vec_box, reason = "a frame is large, and moves several times from here to the queue and back")]
+    spare: Vec<Box<Frame>>,
     acks: Vec<(u64, Status)>,
     /// The socket may take bytes.
     pub(super) writable: bool,
@@ -75,23 +76,25 @@ impl Tx {
     }
 
     /// An empty frame with room for the header.
-    pub(super) fn frame(&mut self) -> Frame {
-        let mut frame = self.spare.pop().unwrap_or_else(|| Frame {
-            head: Vec::with_capacity(1024),
-            iov: IoVec::default(),
-            keep: Keep::Nothing,
-            kind: Kind::Ack,
-            id: 0,
-            started: false,
-            payload: 0,
-            staged: None,
-            headless: false,
+    pub(super) fn frame(&mut self) -> Box<Frame> {
+        let mut frame = self.spare.pop().unwrap_or_else(|| {
+            Box::new(Frame {
+                head: Vec::with_capacity(1024),
+                iov: IoVec::default(),
+                keep: Keep::Nothing,
+                kind: Kind::Ack,
+                id: 0,
+                started: false,
+                payload: 0,
+                staged: None,
+                headless: false,
+            })
         });
         frame.head.resize(HEADER_BYTES, 0);
         frame
     }
 
-    pub(super) fn recycle(&mut self, mut frame: Frame) {
+    pub(super) fn recycle(&mut self, mut frame: Box<Frame>) {
         frame.head.clear();
         frame.iov.clear();
         frame.staged = None;
@@ -102,7 +105,7 @@ impl Tx {
         }
     }
 
-    pub(super) fn queue(&mut self, mut frame: Frame) {
+    pub(super) fn queue(&mut self, mut frame: Box<Frame>) {
         let staged = frame.staged.as_ref().map_or(0, |staged| staged.left() as usize);
         frame.payload = frame.iov.left() - frame.head.len() + staged;
         self.queue.push_back(frame);
@@ -126,7 +129,7 @@ impl Tx {
         !self.queue.is_empty() || !self.acks.is_empty()
     }
 
-    fn flush_acks(&mut self) {
+    pub(super) fn flush_acks(&mut self) {
         while !self.acks.is_empty() && self.queue.front().is_none_or(|f| !f.started) {
             let mut frame = self.frame();
             let n = self.acks.len().min(ENTRIES_MAX);
@@ -203,14 +206,10 @@ impl Stream {
                     }
                 }
             }
-            let pass = match &frame.keep {
-                Keep::Export(region) if !frame.started => region.share().map(|fd| fd.as_fd().as_raw_fd()),
-                _ => None,
-            };
             // SAFETY: the ranges are the frame's own head, zeros, and mapped memory that `keep` holds: a job's region, or
             // a lease's while its pin lives (`fence` replaces the ranges in the same step that gives the pin back), or a chunk of
             // `staged`, which it keeps until it is asked for the next.
-            match unsafe { sys::send(self.fd.as_raw_fd(), &mut frame.iov, pass) }? {
+            match unsafe { sys::send(self.fd.as_raw_fd(), &mut frame.iov, None) }? {
                 None => self.tx.writable = false,
                 Some(sent) => {
                     frame.started = true;
@@ -227,7 +226,7 @@ impl Stream {
         Ok(self.tx.writable && self.tx.has_work())
     }
 
-    fn sent(&mut self, mut frame: Frame) {
+    fn sent(&mut self, mut frame: Box<Frame>) {
         if frame.kind == Kind::Data {
             self.tx.serving -= 1;
             // The kernel has its copy: the lease may end now, and the confirmation says how it stood until here.
