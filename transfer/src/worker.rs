@@ -28,7 +28,7 @@ use crate::session::wire::StreamId;
 use crate::spin::Spin;
 use crate::sync::Event;
 use crate::telemetry::{Rejection, count};
-use crate::transport::sys::{Poller, Waker};
+use crate::transport::sys::{Poller, Readiness, Waker};
 use crate::transport::{Job, Post, Rail, RailError, TransportKind};
 
 /// Longest that a caller drives: what its transfer waits for is the work of others then.
@@ -58,8 +58,8 @@ pub(crate) struct Handle {
     mailbox: Mailbox<Message>,
     fence: AtomicBool,
     seat: Seat<Worker>,
-    /// What streams are ready for, whoever was told of it: key, may be read, may be written.
-    ready: Mutex<Vec<(u64, bool, bool)>>,
+    /// What streams are ready for, whoever was told of it, by key.
+    ready: Mutex<Vec<(u64, Readiness)>>,
     /// The thread sleeps in its poller, or is about to. Set by it in its seat.
     asleep: AtomicBool,
 }
@@ -173,8 +173,8 @@ impl Handle {
     /// Waits for streams and callers. True: a stream is ready.
     fn watch(&self, poller: &mut Poller, timeout: Option<Duration>) -> std::io::Result<bool> {
         let mut came = false;
-        poller.wait(timeout, |key, may_read, may_write| {
-            self.ready.lock().push((key, may_read, may_write));
+        poller.wait(timeout, |key, is| {
+            self.ready.lock().push((key, is));
             came = true;
         })?;
         Ok(came)
@@ -329,9 +329,9 @@ impl Worker {
 
     /// Whether a peer has said something, of all that is `ready`. Of a peer that speaks through memory a descriptor says only that it has
     /// rung, which it may have done for what a caller has served since.
-    fn is_awaited(&self, ready: &[(u64, bool, bool)]) -> bool {
+    fn is_awaited(&self, ready: &[(u64, Readiness)]) -> bool {
         let is_word = |key: u64| self.slots.get(key as usize).is_some_and(|slot| !slot.in_memory);
-        self.is_called() || ready.iter().any(|(key, _, _)| is_word(*key))
+        self.is_called() || ready.iter().any(|(key, _)| is_word(*key))
     }
 
     /// Counts a look at memory. True: descriptors are next.
@@ -369,9 +369,9 @@ impl Worker {
     /// nobody calls: for ever where there is no bound.
     fn round(&mut self, me: &Handle) -> Option<Duration> {
         self.rouse();
-        for (key, readable, writable) in me.ready.lock().drain(..) {
+        for (key, is) in me.ready.lock().drain(..) {
             if let Some(slot) = self.slots.get_mut(key as usize) {
-                slot.rail.ready(readable, writable);
+                slot.rail.ready(is);
                 slot.ready = true;
             }
         }

@@ -289,14 +289,17 @@ impl Control {
             core.control_is_up.store(false, Ordering::SeqCst);
             let is_due = core.credits_due.load(Ordering::SeqCst);
             let timeout = if is_due { Some(Duration::ZERO) } else { timeout };
-            let wait = self.poller.wait(timeout, |key, _, _| ready.push(key));
+            let wait = self.poller.wait(timeout, |key, is| ready.push((key, is.ended)));
             core.control_is_up.store(true, Ordering::SeqCst);
             core.control_wakes_at.store(0, Ordering::Release);
             if let Err(error) = wait {
                 tracing::error!(%error, "the transfer engine cannot wait for its connections and ends");
                 core.stop();
             }
-            for key in ready.drain(..) {
+            for (key, ended) in ready.drain(..) {
+                if ended && let Some(conn) = self.conns.get_mut(key as usize) {
+                    conn.pipe.end_is_near();
+                }
                 if self.conns.get(key as usize).is_none_or(|conn| !matches!(conn.role, Role::Control { .. })) {
                     self.due = None;
                 }

@@ -68,7 +68,7 @@ mod tests {
         let (mut poller, waker) = Poller::new().unwrap();
         let mut is_woken = move || {
             let before = std::time::Instant::now();
-            poller.wait(Some(Duration::from_millis(20)), |_, _, _| ()).unwrap();
+            poller.wait(Some(Duration::from_millis(20)), |_, _| ()).unwrap();
             before.elapsed() < Duration::from_millis(15)
         };
         let inflow = Inflow::new(waker);

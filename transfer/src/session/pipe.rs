@@ -48,6 +48,11 @@ impl Pipe {
         self.keeps = true;
     }
 
+    /// The socket's end has been told of, perhaps together with what comes before it: it is read until then.
+    pub(crate) fn end_is_near(&mut self) {
+        (self.keeps, self.drained) = (false, false);
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -146,7 +151,11 @@ mod tests {
             far.write_all(&bytes[bytes.len() - 1..]).unwrap();
             assert_eq!(pipe.receive().unwrap(), Some(messages[2].clone()));
             assert_eq!(pipe.receive().unwrap(), None);
+            // Its last words and its end come at once, and are told of once.
+            far.write_all(&messages[1].encode()).unwrap();
             drop(far);
+            pipe.end_is_near();
+            assert_eq!(pipe.receive().unwrap(), Some(messages[1].clone()));
             assert!(matches!(pipe.receive(), Err(PipeError::Closed)));
         }
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::plan::{Completion, Direction, Piece, SliceId};
 use crate::transport::gate::Gate;
+use crate::transport::sys::Readiness;
 use crate::transport::{Job, Post, PostError, Rail, RailError};
 
 /// What goes wrong, for each slice that this engine sends. Probabilities are in thousandths.
@@ -228,8 +229,8 @@ impl Rail for Faulty {
         self.inner.progress(now)
     }
 
-    fn ready(&mut self, readable: bool, writable: bool) {
-        self.inner.ready(readable, writable);
+    fn ready(&mut self, is: Readiness) {
+        self.inner.ready(is);
     }
 
     fn is_in_memory(&self) -> bool {
@@ -304,7 +305,7 @@ mod tests {
         fn progress(&mut self, _: Instant) -> Result<bool, RailError> {
             Ok(false)
         }
-        fn ready(&mut self, _: bool, _: bool) {}
+        fn ready(&mut self, _: Readiness) {}
         fn completion(&mut self) -> Option<Completion> {
             None
         }

@@ -40,6 +40,7 @@ use crate::session::lease::{Access, LeaseTable, Pin, fencing_is_off};
 use crate::telemetry::Counters;
 use crate::transport::fault::Flipper;
 use crate::transport::gate::Gate;
+use crate::transport::sys::Readiness;
 
 /// A way to move bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -171,7 +172,7 @@ pub(crate) trait Rail: Send {
     fn progress(&mut self, now: Instant) -> Result<bool, RailError>;
 
     /// What the descriptor became ready for.
-    fn ready(&mut self, readable: bool, writable: bool);
+    fn ready(&mut self, is: Readiness);
 
     /// Whether the peer's word may lie in memory, with nothing said by the descriptor while this side is awake.
     fn is_in_memory(&self) -> bool {

@@ -144,6 +144,17 @@ pub(crate) fn recv_bytes(fd: RawFd, bytes: &mut [u8]) -> io::Result<Option<usize
 #[repr(align(8))]
 struct ControlBuffer([u8; 64]);
 
+/// What a descriptor that is watched by its edges has become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Readiness {
+    /// There is something to receive, or it has ended.
+    pub(crate) readable: bool,
+    /// It takes what is sent.
+    pub(crate) writable: bool,
+    /// Behind what there is to receive comes its end, of which no other edge tells.
+    pub(crate) ended: bool,
+}
+
 /// What [`recv`] got.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Received {
@@ -314,7 +325,7 @@ impl Poller {
     pub(crate) fn wait(
         &mut self,
         timeout: Option<std::time::Duration>,
-        mut ready: impl FnMut(u64, bool, bool),
+        mut ready: impl FnMut(u64, Readiness),
     ) -> io::Result<()> {
         // Rounded up: waking before the time is due would spin.
         let millis = timeout.map_or(-1, |t| i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
@@ -334,8 +345,9 @@ impl Poller {
             } else {
                 let bits = event.events as i32;
                 let broken = bits & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
-                let readable = broken || bits & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0;
-                ready(key, readable, broken || bits & libc::EPOLLOUT != 0);
+                let ended = broken || bits & libc::EPOLLRDHUP != 0;
+                let readable = ended || bits & libc::EPOLLIN != 0;
+                ready(key, Readiness { readable, writable: broken || bits & libc::EPOLLOUT != 0, ended });
             }
         }
         Ok(())

@@ -22,7 +22,7 @@ use crate::transport::onesided::borrow::{Leave, Loans, Returned};
 use crate::transport::onesided::lend::Lending;
 use crate::transport::onesided::vouch::Vouch;
 use crate::transport::onesided::{Device, Key, Reach, Request, Side, VOUCH, Work, WorkStatus, check};
-use crate::transport::sys::Poller;
+use crate::transport::sys::{Poller, Readiness};
 use crate::transport::{Owner, PIECES_MAX, Post, PostError, Rail, RailError};
 
 /// Work requests that a send queue takes; each piece of a slice is one at most.
@@ -459,10 +459,15 @@ impl<D: Device> Rail for OneSided<D> {
 
     fn progress(&mut self, now: Instant) -> Result<bool, RailError> {
         if std::mem::take(&mut self.called) {
-            let (readable, device) = (&mut self.readable, &mut self.device);
-            self.poller.wait(Some(Duration::ZERO), |key, may_read, _| match key {
-                SOCKET => *readable |= may_read,
-                key if may_read => device.ready(key),
+            let (readable, pipe, device) = (&mut self.readable, &mut self.pipe, &mut self.device);
+            self.poller.wait(Some(Duration::ZERO), |key, is| match key {
+                SOCKET => {
+                    *readable |= is.readable;
+                    if is.ended {
+                        pipe.end_is_near();
+                    }
+                }
+                key if is.readable => device.ready(key),
                 _ => {}
             })?;
         }
@@ -478,7 +483,7 @@ impl<D: Device> Rail for OneSided<D> {
     }
 
     /// The rail's own poller says which.
-    fn ready(&mut self, _: bool, _: bool) {
+    fn ready(&mut self, _: Readiness) {
         self.called = true;
     }
 

@@ -66,7 +66,7 @@ impl Clerk {
                 mine.orders.listen();
                 mine.orders.take().into_iter().for_each(carry_out);
                 nics.iter().for_each(|nic| hear(nic));
-                if let Err(error) = poller.wait(None, |_, _, _| {}) {
+                if let Err(error) = poller.wait(None, |_, _| {}) {
                     tracing::error!(%error, "RDMA memory can no longer be registered");
                     return;
                 }

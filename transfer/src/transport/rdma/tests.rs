@@ -16,11 +16,13 @@ use crate::transport::onesided::{Device, Key, OneSided, Request, Side};
 use crate::transport::rdma::clerk::Clerk;
 use crate::transport::rdma::pair::Requester;
 use crate::transport::rdma::{Nic, RdmaRail, memory, rail};
-use crate::transport::sys::Poller;
+use crate::transport::sys::{Poller, Readiness};
 use crate::transport::{Job, Owner, Rail, RailError};
 
 const LEN: usize = 1 << 20;
 const LENT: ByteRange = ByteRange { offset: 64 << 10, len: 64 << 10 };
+/// Whatever it is.
+const READY: Readiness = Readiness { readable: true, writable: true, ended: false };
 const LONG: Duration = Duration::from_secs(20);
 
 /// An owner's rail, and at its other end a stranger that speaks the protocol and posts what it likes.
@@ -71,7 +73,7 @@ impl<D: Device> Bench<D> {
         let until = Instant::now() + LONG;
         loop {
             assert!(Instant::now() < until, "never told");
-            self.rail.ready(true, true);
+            self.rail.ready(READY);
             self.rail.progress(Instant::now()).unwrap();
             if let Some(message) = self.pipe.receive().unwrap() {
                 return message;
@@ -116,7 +118,7 @@ impl<D: Device> Bench<D> {
                 Ok(true) => {}
                 Ok(false) => {
                     let rail = &mut self.rail;
-                    poller.wait(Some(Duration::from_secs(1)), |_, _, _| rail.ready(true, true)).unwrap();
+                    poller.wait(Some(Duration::from_secs(1)), |_, is| rail.ready(is)).unwrap();
                 }
             }
         }
@@ -167,7 +169,7 @@ fn a_guards_key_opens_the_lease_and_dies_with_it() {
     bench.pipe.send(&Message::Returned { lease: bench.lease.id, landed: LENT.len }).unwrap();
     while !bench.lease.fenced.is_set() {
         assert!(Instant::now() < until, "never fenced");
-        bench.rail.ready(true, true);
+        bench.rail.ready(READY);
         bench.rail.progress(Instant::now()).unwrap();
     }
     bench.memory.write(0, &vec![0; LEN]);

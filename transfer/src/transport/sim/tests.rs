@@ -15,7 +15,7 @@ use crate::transport::onesided::{OneSided, Request, WorkStatus};
 use crate::transport::sim::pair::{Posted, QueuePair, Word, WorkCompletion};
 use crate::transport::sim::responder::Responder;
 use crate::transport::sim::{Fabric, FabricOptions, Nic, SimDevice, rail};
-use crate::transport::sys::Poller;
+use crate::transport::sys::{Poller, Readiness};
 use crate::transport::{Job, Owner, PIECES_MAX, Post, PostError, Rail, RailError};
 
 const LEN: usize = 1 << 20;
@@ -62,7 +62,7 @@ fn bench(options: FabricOptions) -> Bench {
 
 /// What a worker does when a rail's descriptor is ready, or it had better be looked at.
 fn progress(rail: &mut impl Rail) -> Result<bool, RailError> {
-    rail.ready(true, true);
+    rail.ready(Readiness { readable: true, writable: true, ended: false });
     rail.progress(Instant::now())
 }
 

@@ -28,6 +28,7 @@ use crate::session::inflow::Inflow;
 use crate::session::lease::Pin;
 use crate::transport::frame::{ENTRIES_MAX, Entry, Header, Kind, PAYLOAD_MAX, Status, push_entry};
 use crate::transport::shm::Exchange;
+use crate::transport::sys::Readiness;
 use crate::transport::{Job, Owner, Post, PostError, Rail, RailError};
 
 use leases::LeaseCache;
@@ -243,9 +244,10 @@ impl Rail for Stream {
         lent.then_some(self.fd)
     }
 
-    fn ready(&mut self, readable: bool, writable: bool) {
-        self.rx.readable |= readable;
-        self.tx.writable |= writable;
+    fn ready(&mut self, is: Readiness) {
+        self.rx.readable |= is.readable;
+        self.rx.ended |= is.ended;
+        self.tx.writable |= is.writable;
     }
 
     fn is_in_memory(&self) -> bool {

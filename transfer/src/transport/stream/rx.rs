@@ -60,6 +60,8 @@ pub(super) struct Rx {
     scratch: Vec<u8>,
     pub(super) fds: Vec<std::os::fd::OwnedFd>,
     pub(super) readable: bool,
+    /// Its end has been told of: it is read until that comes.
+    pub(super) ended: bool,
 }
 
 impl Default for Rx {
@@ -74,6 +76,7 @@ impl Default for Rx {
             scratch: Vec::new(),
             fds: Vec::new(),
             readable: false,
+            ended: false,
         }
     }
 }
@@ -215,7 +218,7 @@ impl Stream {
             Some(Received { direct, staged, more }) => {
                 rx.end += staged;
                 // Where there is no more, what comes next is told.
-                rx.readable = more;
+                rx.readable = more || rx.ended;
                 Ok(direct + staged)
             }
         }
