@@ -81,6 +81,8 @@ pub struct Account {
     limit: Limit,
     told: Demand,
     lost: u64,
+    /// What was lost was told while something was on the way: who counts arrivals could not tell one from the other.
+    unsure: bool,
     idle_since: Option<Time>,
 }
 
@@ -96,6 +98,7 @@ impl Account {
             limit: Limit { epoch: 0, total: Limit::NONE, quantum: 0, at_once: Limit::ALL },
             told: Demand::default(),
             lost: 0,
+            unsure: false,
             idle_since: None,
         }
     }
@@ -150,6 +153,7 @@ impl Account {
             return None;
         }
         self.idle_since = None;
+        self.unsure = (self.unsure || self.lost != self.told.lost) && self.settled != self.used;
         self.told = Demand {
             sequence: self.told.sequence + 1,
             epoch: self.limit.epoch,
@@ -191,6 +195,7 @@ impl Account {
         let frees = self.reports && (settled > enough || is_last);
         // The receiver waits for what is lost in vain.
         self.lost != told.lost
+            || (self.unsure && self.settled == self.used)
             || told.epoch != self.limit.epoch
             || wants_more
             || wanted < told.wanted
@@ -292,6 +297,21 @@ mod tests {
         assert_eq!(account.room(), 0);
         account.on_settled(4000, false);
         assert_eq!(numbers(account.poll(4000, TENANT, Time(0))), Some((10_000, 10_000, 14_000)), "sent again");
+    }
+
+    #[test]
+    fn what_was_lost_is_told_again_when_nothing_is_on_the_way() {
+        let mut account = Account::new(false, false);
+        account.handle_limit(limit(1, 0));
+        account.poll(10_000, TENANT, Time(0));
+        account.handle_limit(limit(1, 10_000));
+        account.on_sent(4000);
+        assert!(account.poll(0, TENANT, Time(0)).is_some(), "6,000 used on nothing, 4,000 on the way");
+        account.handle_limit(limit(1, 11_000));
+        assert!(account.poll(9000, TENANT, Time(0)).is_some(), "there is more");
+        account.on_settled(4000, true);
+        assert_eq!(numbers(account.poll(9000, TENANT, Time(0))), Some((10_000, 10_000, 19_000)), "all of it settled");
+        assert_eq!(account.poll(9000, TENANT, Time(0)), None, "once");
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Default for CreditConfig {
         Self {
             window_min: 128 << 10,
             window_max: 64 << 20,
-            slack_max: 64 << 10,
+            slack_max: 32 << 10,
             turns: None,
             quantum_time: Duration::from_millis(1),
             quantum_bytes: (32 << 10, 1 << 20),
@@ -106,6 +106,8 @@ impl CreditConfig {
 
 /// Virtual time is bytes × this / weight.
 const SCALE: u128 = 1 << 10;
+/// What a sender that moved nothing for a while may catch up on.
+const LAG_BYTES: u64 = 2 << 20;
 /// The rate is measured over no less: frames are counted whole, and a link lets a burst pass now and then.
 const RATE_OVER: Duration = Duration::from_millis(50);
 /// Of the best rate, what is left after an interval that found less although there was demand.
@@ -153,6 +155,11 @@ impl Sender {
     /// Bytes that it wants and may not send yet.
     fn unmet(&self) -> u64 {
         if self.has_answered { self.demand.wanted.saturating_sub(self.granted) } else { 0 }
+    }
+
+    /// It holds credit and has moved nothing for so long.
+    fn sleeps(&self, idle_after: Duration, now: Time) -> bool {
+        self.outstanding() > 0 && now.since(self.active_at) >= idle_after
     }
 
     fn is_busy(&self) -> bool {
@@ -439,7 +446,12 @@ impl Ledger {
         if bytes == 0 {
             return;
         }
+        let Some(sender) = self.senders.get(&peer) else { return };
+        let slept = now.since(sender.active_at) >= self.config.idle_after;
+        let lag = if slept { u128::from(LAG_BYTES) * self.scales().of(sender) } else { u128::MAX };
         let Some(sender) = self.senders.get_mut(&peer) else { return };
+        // Of what it slept through only so much is made up for.
+        sender.virtual_time = sender.virtual_time.max(self.present.saturating_sub(lag));
         sender.active_at = now;
         let settled = sender.settled();
         while let Some((_, at)) = sender.raises.front().copied().filter(|(total, _)| *total <= settled) {
@@ -500,9 +512,9 @@ impl Ledger {
             return None;
         }
         let (idle_after, standing) = (self.config.idle_after, self.config.standing_bytes.0);
-        let counts = |s: &&Sender| now.since(s.active_at) < idle_after;
+        let counts = |s: &&Sender| !s.sleeps(idle_after, now);
         let outstanding: u64 = self.senders.values().filter(counts).map(|sender| sender.on_the_way(standing)).sum();
-        let (peer, is_short, scale) = self.next()?;
+        let (peer, is_short, scale) = self.next(now)?;
         let (window, quantum, epoch) = (self.window(), self.quantum(), self.epoch);
         let at_once = self.at_once();
         let sender = self.senders.get_mut(&peer)?;
@@ -510,11 +522,11 @@ impl Ledger {
         // A part that grew smaller is the next turn's: more than that may be on the way now.
         let is_within = sender.at_once != Limit::ALL && sender.outstanding() > u64::from(at_once);
         let at_once = if is_within { at_once.max(sender.at_once) } else { at_once };
-        let others = outstanding - if counts(&&*sender) { sender.on_the_way(standing) } else { 0 };
+        let its_own = if counts(&&*sender) { sender.on_the_way(standing) } else { 0 };
         // What it had sent before it was limited is all on the way.
         let is_excess = sender.at_once == Limit::ALL && sender.outstanding() > u64::from(at_once);
-        let its = if is_excess { u64::MAX / 2 } else { (sender.outstanding() + bytes).min(at_once.into()) };
-        if outstanding > 0 && others + its > window {
+        let its = if is_excess { u64::MAX / 2 } else { (its_own + bytes).min(at_once.into()) };
+        if outstanding > 0 && outstanding - its_own + its > window {
             return None; // the next in order waits for room; nobody overtakes it with less
         }
         self.since = self.since.or(Some((now, self.settled)));
@@ -541,9 +553,13 @@ impl Ledger {
     }
 
     /// Whose turn it is, whether for its shortness, and how much virtual time a byte costs it.
-    fn next(&self) -> Option<(PeerId, bool, u128)> {
+    fn next(&self, now: Time) -> Option<(PeerId, bool, u128)> {
         let scales = self.scales();
-        let waiting = || self.senders.iter().filter(|(_, sender)| sender.unmet() > 0);
+        // Who sleeps gets no more than a window's worth.
+        let (idle_after, window) = (self.config.idle_after, self.window());
+        let may = |sender: &Sender| !sender.sleeps(idle_after, now) || sender.outstanding() < window;
+        let wants = |sender: &Sender| sender.unmet() > 0 && may(sender);
+        let waiting = || self.senders.iter().filter(|(_, sender)| wants(sender));
         let is_short = |sender: &Sender| {
             let ahead = u128::from(self.config.short_bytes) * scales.of(sender);
             sender.unmet() <= self.config.short_bytes && sender.virtual_time <= self.present + ahead
