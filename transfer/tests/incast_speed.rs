@@ -388,10 +388,11 @@ async fn rdma_round(hold: Hold, time: Duration) -> Round {
     let cut = async {
         // Before the receiver limits anybody there is nothing to ignore.
         let limits = async {
+            let mut begun = Instant::now();
             while owner.stats().senders_limited == 0 {
+                begun = Instant::now(); // it may have begun right after that look
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            let begun = Instant::now();
             flows[3].peer.lost().await;
             begun.elapsed().as_secs_f64()
         };
