@@ -62,13 +62,13 @@ impl World {
             let (base_delay, penalty) = (Duration::from_micros(100), Duration::ZERO);
             let spec = PathSpec { rate: Some(50_000_000), base_delay, penalty, tier: 0, lanes: 1, limits };
             planner.handle_path_up(path, spec, Time(1)).unwrap();
-            planner.handle_port(path, PORT, !counts);
+            planner.handle_port(path, PORT, counts);
             Sender { planner, peer, name: own.add_peer().unwrap(), lives: true, arrived: 0, done: Vec::new() }
         };
         Self {
             now: Time(1),
             senders: (0..senders).map(sender).collect(),
-            ledger: Ledger::new(CreditConfig::default()),
+            ledger: Ledger::new(if counts { CreditConfig::default() } else { CreditConfig::one_sided() }),
             counts,
             free_at: Time(0),
             queue: 0,
@@ -80,7 +80,8 @@ impl World {
     }
 
     fn submit(&mut self, sender: usize, bytes: u64, tenant: u32) -> TransferId {
-        let deadline = self.now + Duration::from_secs(60);
+        // Nobody's share makes it hopeless.
+        let deadline = self.now + Duration::from_secs(600);
         let request = Request {
             peer: self.senders[sender].peer,
             direction: Direction::Write,
@@ -311,7 +312,9 @@ fn a_short_transfer_passes_the_long_ones() {
             world.submit(7, 256 << 10, 0);
             world.run_for(Duration::from_millis(100));
             let took = world.senders[7].done.last().unwrap().1.since(begun);
-            assert!(took < 3 * alone, "{took:?}, {alone:?} alone");
+            // Where a raise is a turn, one of two has to end, and it shares the link with the other.
+            let times = if counts { 3 } else { 6 };
+            assert!(took < times * alone, "{took:?}, {alone:?} alone");
         }
     }
 }
@@ -379,9 +382,9 @@ fn whatever_happens_to_some_the_others_go_on_and_everything_comes_back() {
 fn a_limited_sender_does_not_wait_for_ever() {
     let mut world = World::new(1, true, &[]);
     let sender = &mut world.senders[0];
-    sender.planner.handle_limit(Some(sender.peer), PORT, Limit { epoch: 1, total: 0, quantum: 1 });
+    sender.planner.handle_limit(Some(sender.peer), PORT, Limit { epoch: 1, total: 0, quantum: 1, at_once: Limit::ALL });
     world.submit(0, 1 << 20, 0);
-    for _ in 0..70 {
+    for _ in 0..610 {
         world.now = world.now + Duration::from_secs(1);
         let now = world.now;
         world.senders[0].planner.handle_timeout(now);

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use kvrail_transfer::*;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::sync::Semaphore;
 
 /// Bytes of a transfer of those who always have more, and how many each has under way.
 const LEN: usize = 256 << 10;
@@ -312,12 +313,25 @@ fn drops() -> u64 {
     told.unwrap_or_else(|| panic!("no drops told: {said}"))
 }
 
-/// One round of four RDMA senders with so many writes under way each. The last one `cheats`.
-async fn rdma_round(credits: bool, depth: usize, cheats: bool, time: Duration) -> Round {
+/// How four RDMA senders are held back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// Each has [`DEPTH`] writes under way, and the receiver gives credit.
+    Credits,
+    /// The same, and the last one ignores its limit.
+    Cheat,
+    /// No credits: so many writes under way, all senders together, which somebody would have to know.
+    Cap(usize),
+}
+
+/// One round of four RDMA senders.
+async fn rdma_round(hold: Hold, time: Duration) -> Round {
     let nic = |host: usize| vec![format!("rx{}0", ["a", "b", "c", "d", "e"][host]).parse().expect("a NIC")];
     let engine = |host: usize| {
-        let faults = (cheats && host == 4).then(|| FaultPlan { ignores_limits: true, ..FaultPlan::default() });
+        let cheats = hold == Hold::Cheat && host == 4;
+        let faults = cheats.then(|| FaultPlan { ignores_limits: true, ..FaultPlan::default() });
         let (transports, rdma_rails) = (vec![TransportKind::Rdma], nic(host));
+        let credits = !matches!(hold, Hold::Cap(_));
         let config = EngineConfig { transports, rdma_rails, credits, faults, ..EngineConfig::default() };
         Engine::start(config).expect("an engine starts")
     };
@@ -328,6 +342,8 @@ async fn rdma_round(credits: bool, depth: usize, cheats: bool, time: Duration) -
     }
     let (stop, from) = (AtomicBool::new(false), Instant::now() + Duration::from_millis(700));
     let measured: Vec<Mutex<Vec<(f64, f64)>>> = flows.iter().map(|_| Mutex::default()).collect();
+    let (cap, depth) = if let Hold::Cap(writes) = hold { (writes, 1) } else { (4 * DEPTH, DEPTH) };
+    let cap = Semaphore::new(cap);
     let moved = || measured.iter().map(|times| times.lock().unwrap().len()).sum::<usize>();
     let tasks = futures_all(
         flows
@@ -337,13 +353,15 @@ async fn rdma_round(credits: bool, depth: usize, cheats: bool, time: Duration) -
                 let mut under_way = std::collections::VecDeque::new();
                 while !stop.load(Ordering::Relaxed) {
                     while under_way.len() < depth {
+                        let permit = cap.acquire().await;
                         match flow.submit(WRITE) {
-                            Ok(transfer) => under_way.push_back((Instant::now(), transfer)),
+                            Ok(transfer) => under_way.push_back((Instant::now(), transfer, permit)),
                             Err(_) => return,
                         }
                     }
-                    let (at, transfer) = under_way.pop_front().expect("there is one");
+                    let (at, transfer, permit) = under_way.pop_front().expect("there is one");
                     let report = transfer.await;
+                    drop(permit);
                     if report.status.is_err() {
                         return;
                     }
@@ -352,13 +370,12 @@ async fn rdma_round(credits: bool, depth: usize, cheats: bool, time: Duration) -
                         into.lock().unwrap().push((wire + report.queued.as_secs_f64(), wire));
                     }
                 }
-                for (_, transfer) in under_way {
+                for (_, transfer, _) in under_way {
                     transfer.await;
                 }
             })
             .collect(),
     );
-    let start = Instant::now();
     let clock = async {
         tokio::time::sleep(Duration::from_millis(700)).await;
         let (before, dropped, begun) = (moved(), drops(), Instant::now());
@@ -369,10 +386,18 @@ async fn rdma_round(credits: bool, depth: usize, cheats: bool, time: Duration) -
         result
     };
     let cut = async {
-        tokio::select! {
-            () = flows[3].peer.lost() => Some(start.elapsed().as_secs_f64()),
-            () = tokio::time::sleep(time + Duration::from_millis(700)) => None,
-        }
+        // Before the receiver limits anybody there is nothing to ignore.
+        let limits = async {
+            let mut begun = Instant::now();
+            while owner.stats().senders_limited == 0 {
+                begun = Instant::now(); // it may have begun right after that look
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            flows[3].peer.lost().await;
+            begun.elapsed().as_secs_f64()
+        };
+        let is_cut = async { if hold == Hold::Cheat { Some(limits.await) } else { None } };
+        tokio::time::timeout(time + Duration::from_millis(700), is_cut).await.ok().flatten()
     };
     let ((), (rate, dropped), cut) = tokio::join!(tasks, clock, cut);
     let times: Vec<(f64, f64)> = measured.iter().flat_map(|times| times.lock().unwrap().clone()).collect();
@@ -389,7 +414,7 @@ struct Round {
     wire: Vec<f64>,
     /// Packets that the switch dropped.
     dropped: u64,
-    /// Seconds until the last sender was cut, if it was.
+    /// Seconds from the first limit until the last sender was cut, if it was.
     cut: Option<f64>,
 }
 
@@ -399,25 +424,31 @@ async fn over_rdma() {
     let (time, rounds) = measure_for();
     let status = Command::new("rail").args(["limit", "a0", "400mbit"]).status().expect("rail is on the guest's PATH");
     assert!(status.success());
-    let (mut ours, mut capped, mut whole, mut wire, mut dropped) = (vec![], vec![], vec![], vec![], 0);
+    let (mut ours, mut whole, mut wire, mut dropped) = (vec![], vec![], vec![], 0);
+    let (mut capped, mut capped_wire) = (vec![], vec![]);
     for _ in 0..rounds.max(1) {
-        let round = rdma_round(true, DEPTH, false, time).await;
+        let round = rdma_round(Hold::Credits, time).await;
         ours.push(round.rate);
         whole.extend(round.whole);
         wire.extend(round.wire);
         dropped += round.dropped;
-        // The static cap that somebody would have to know: two writes in flight, and no credits.
-        capped.push(rdma_round(false, 2, false, time).await.rate);
+        // The static cap: two writes under way, all senders together.
+        let round = rdma_round(Hold::Cap(2), time).await;
+        capped.push(round.rate);
+        capped_wire.extend(round.wire);
     }
     value("rdma engine MB/s", median(ours.clone()) / 1e6);
     value("rdma two in flight MB/s", median(capped.clone()) / 1e6);
+    // What the guest's one processor makes of a write that waits for nobody.
+    value("rdma two in flight p99 ms", quantile(capped_wire, 0.99) * 1e3);
     value("rdma ratio", median(ours.iter().zip(&capped).map(|(ours, capped)| ours / capped).collect()));
     value("rdma drops after the first round trip", dropped as f64);
+    value("rdma p50 post to visible ms", median(wire.clone()) * 1e3);
     value("rdma p99 post to visible ms", quantile(wire, 0.99) * 1e3);
     // Four senders with so much outstanding each, served alike.
     let fair = (4 * DEPTH * WRITE) as f64 / median(ours);
     value("rdma p99 from submit, of fair", quantile(whole, 0.99) / fair);
-    let round = rdma_round(true, DEPTH, true, time).await;
+    let round = rdma_round(Hold::Cheat, time).await;
     value("rdma cheat cut after ms", round.cut.map_or(f64::INFINITY, |cut| cut * 1e3));
     value("rdma beside a cheat MB/s", round.rate / 1e6);
 }

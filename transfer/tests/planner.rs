@@ -115,9 +115,9 @@ fn the_window_bounds_what_is_out_and_its_opening_wakes_the_rail() {
 #[test]
 fn a_limit_bounds_what_is_written_to_a_port_and_nothing_else() {
     let mut bed = Bed::new(&[(0, 0)]);
-    let (port, limit) = (PortId(7), |total| Limit { epoch: 1, total, quantum: 1000 });
+    let (port, limit) = (PortId(7), |total| Limit { epoch: 1, total, quantum: 1000, at_once: Limit::ALL });
     bed.planner.handle_limit(Some(bed.peer), port, limit(0));
-    bed.planner.handle_port(bed.path((0, 0)), port, false);
+    bed.planner.handle_port(bed.path((0, 0)), port, true);
     bed.planner.handle_limit(Some(bed.peer), port, limit(10_000));
     bed.submit(1 << 20);
     let out = bed.poll(0);
@@ -133,7 +133,7 @@ fn a_limit_bounds_what_is_written_to_a_port_and_nothing_else() {
     let read = Request { direction: Direction::Read, ..bed.request(vec![Op::contiguous(0, 0, 5000)]) };
     bed.planner.submit(read.clone(), bed.now).unwrap();
     assert_eq!(bed.poll(0).iter().map(|slice| slice.bytes).sum::<u64>(), 5000, "it comes, it does not go");
-    bed.planner.handle_near_port(bed.path((0, 0)), port);
+    bed.planner.handle_near_port(bed.path((0, 0)), port, false);
     bed.planner.handle_limit(None, port, limit(6000));
     bed.planner.submit(read, bed.now).unwrap();
     assert_eq!(bed.poll(0).iter().map(|slice| slice.bytes).sum::<u64>(), 1000, "what was on the way counts");
@@ -146,8 +146,8 @@ fn what_went_before_the_port_was_known_counts() {
     bed.submit(100_000);
     let out = bed.poll(0);
     bed.complete(&out[0], Outcome::Landed);
-    bed.planner.handle_port(bed.path((0, 0)), port, true);
-    bed.planner.handle_limit(Some(bed.peer), port, Limit { epoch: 1, total: 0, quantum: 1000 });
+    bed.planner.handle_port(bed.path((0, 0)), port, false);
+    bed.planner.handle_limit(Some(bed.peer), port, Limit { epoch: 1, total: 0, quantum: 1000, at_once: Limit::ALL });
     assert!(bed.planner.review_accounts(bed.now));
     let (of, at, demand) = bed.planner.poll_demand().unwrap();
     assert_eq!((of, at, demand.epoch), (Some(bed.peer), port, 1));
@@ -155,9 +155,13 @@ fn what_went_before_the_port_was_known_counts() {
     assert_eq!((demand.used, demand.settled, demand.wanted), (sent, out[0].bytes, 100_000));
 
     // A port that is known before its path.
-    bed.planner.handle_port(bed.path((1, 1)), PortId(2), true);
+    bed.planner.handle_port(bed.path((1, 1)), PortId(2), false);
     bed.up((1, 1), spec());
-    bed.planner.handle_limit(Some(bed.peer), PortId(2), Limit { epoch: 1, total: 0, quantum: 1000 });
+    bed.planner.handle_limit(
+        Some(bed.peer),
+        PortId(2),
+        Limit { epoch: 1, total: 0, quantum: 1000, at_once: Limit::ALL },
+    );
     bed.submit(1 << 20);
     assert_eq!(bed.poll(1), []);
 }

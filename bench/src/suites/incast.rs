@@ -48,11 +48,13 @@ const TCP: [(&str, Bound); 18] = [
 /// Others are unharmed after that; the measurement begins with the cut.
 const TCP_CHEAT: [(&str, Bound); 2] =
     [("tcp beside a cheat ratio", Least(0.95)), ("tcp beside a cheat jain", Least(0.95))];
-const RDMA: [(&str, Bound); 8] = [
+const RDMA: [(&str, Bound); 10] = [
     ("rdma engine MB/s", Told),
     ("rdma two in flight MB/s", Told),
+    ("rdma two in flight p99 ms", Told),
     ("rdma ratio", Least(0.97)),
     ("rdma drops after the first round trip", Most(0.0)),
+    ("rdma p50 post to visible ms", Told),
     ("rdma p99 post to visible ms", Most(10.0)),
     ("rdma p99 from submit, of fair", Most(1.3)),
     ("rdma cheat cut after ms", Most(100.0)),

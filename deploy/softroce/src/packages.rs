@@ -23,10 +23,11 @@ pub const TO_BUILD: &[Needed] = &[
     ("xz", "xz-utils"),
 ];
 
-/// To run it: the first two here, the others inside, where the host's programs are used.
+/// To run it: the first three here, the others inside, where the host's programs are used.
 pub const TO_RUN: &[Needed] = &[
     ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
+    ("taskset", "util-linux"),
     ("pivot_root", "util-linux"),
     ("mount", "mount"),
     ("bridge", "iproute2"),

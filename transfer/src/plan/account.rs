@@ -16,6 +16,8 @@ use super::{TenantId, Time};
 const SMALL_BYTES: u64 = 64 << 10;
 /// Who wants no more than this goes first at the receiver. So more work is told before what is known of it looks like so little.
 pub(super) const SHORT_BYTES: u64 = 256 << 10;
+/// Credit that a sender without work keeps, where its receiver gives any: a short transfer need not ask for it.
+pub(super) const STANDING_BYTES: u64 = 64 << 10;
 /// Without a limit, that there is no work is told so late: another transfer may follow.
 const IDLE_AFTER: Duration = Duration::from_millis(20);
 
@@ -56,11 +58,15 @@ pub struct Limit {
     pub total: u64,
     /// Bytes by which it will be raised: a sender need not say more often what has changed.
     pub quantum: u32,
+    /// Bytes that may be on the way at a time, [`Self::ALL`] where the total is the only bound.
+    pub at_once: u32,
 }
 
 impl Limit {
     /// The total that is no limit.
     pub const NONE: u64 = u64::MAX;
+    /// As many on the way as there are.
+    pub const ALL: u32 = u32::MAX;
 }
 
 /// See the [module](self).
@@ -68,25 +74,31 @@ impl Limit {
 pub struct Account {
     /// The receiver sees nothing arrive (RDMA): it is told what has settled.
     reports: bool,
+    /// Credit that is kept although there is no work.
+    keeps: u64,
     used: u64,
     settled: u64,
     limit: Limit,
     told: Demand,
     lost: u64,
+    /// What was lost was told while something was on the way: who counts arrivals could not tell one from the other.
+    unsure: bool,
     idle_since: Option<Time>,
 }
 
 impl Account {
-    /// With a NIC whose owner has to be told what settled, or sees it arrive.
+    /// With a NIC whose owner has to be told what settled, or sees it arrive; who gives standing credit, or none.
     #[must_use]
-    pub fn new(reports: bool) -> Self {
+    pub fn new(reports: bool, stands: bool) -> Self {
         Self {
             reports,
+            keeps: if stands { STANDING_BYTES } else { 0 },
             used: 0,
             settled: 0,
-            limit: Limit { epoch: 0, total: Limit::NONE, quantum: 0 },
+            limit: Limit { epoch: 0, total: Limit::NONE, quantum: 0, at_once: Limit::ALL },
             told: Demand::default(),
             lost: 0,
+            unsure: false,
             idle_since: None,
         }
     }
@@ -94,7 +106,15 @@ impl Account {
     /// Bytes that may be sent now; `u64::MAX` without a limit.
     #[must_use]
     pub fn room(&self) -> u64 {
-        if self.is_limited() { self.limit.total.saturating_sub(self.used) } else { u64::MAX }
+        if !self.is_limited() {
+            return u64::MAX;
+        }
+        let left = self.limit.total.saturating_sub(self.used);
+        if self.has_turns() {
+            left.min(u64::from(self.limit.at_once).saturating_sub(self.used - self.settled))
+        } else {
+            left
+        }
     }
 
     /// Bytes are on their way.
@@ -102,10 +122,11 @@ impl Account {
         self.used += bytes;
     }
 
-    /// Bytes are not on their way any more: they landed, or never will.
-    pub fn on_settled(&mut self, bytes: u64, landed: bool) {
+    /// Bytes are not on their way any more: they landed, or never will. True: others may be sent in their place.
+    pub fn on_settled(&mut self, bytes: u64, landed: bool) -> bool {
         self.settled += bytes;
         self.lost += if landed { 0 } else { bytes };
+        self.has_turns() && self.room() > 0
     }
 
     /// The receiver's word. True: more may be sent than before.
@@ -120,7 +141,7 @@ impl Account {
     /// What is to be said now, with `pending` bytes waiting to be sent.
     pub fn poll(&mut self, pending: u64, tenant: TenantId, now: Time) -> Option<Demand> {
         if pending == 0 && self.is_limited() && self.limit.total > self.used {
-            let unused = self.limit.total - self.used;
+            let unused = (self.limit.total - self.used).saturating_sub(self.keeps);
             self.used += unused;
             self.settled += unused;
             self.lost += unused;
@@ -132,6 +153,7 @@ impl Account {
             return None;
         }
         self.idle_since = None;
+        self.unsure = (self.unsure || self.lost != self.told.lost) && self.settled != self.used;
         self.told = Demand {
             sequence: self.told.sequence + 1,
             epoch: self.limit.epoch,
@@ -154,16 +176,26 @@ impl Account {
         self.limit.total != Limit::NONE
     }
 
+    /// A raise is a turn, of which only a part may be on the way at a time.
+    fn has_turns(&self) -> bool {
+        self.is_limited() && self.limit.at_once != Limit::ALL
+    }
+
     fn is_due(&self, wanted: u64, is_busy: bool) -> bool {
         let (told, quantum) = (&self.told, u64::from(self.limit.quantum));
-        // What was asked for is nearly granted, and there is more.
+        // What was asked for is nearly granted, and there is more than that.
         let granted = self.limit.total.max(self.used);
-        let wants_more = wanted > told.wanted && told.wanted <= granted.saturating_add(quantum + SHORT_BYTES);
-        // Half a quantum at a time, and the last of it: or what many senders keep to themselves would fill the window.
+        let wants_more =
+            wanted > told.wanted.max(granted) && told.wanted <= granted.saturating_add(quantum + SHORT_BYTES);
+        // Half a quantum at a time, and the last of it: or what many senders keep to themselves would fill the window. Of a turn the
+        // end is enough, and more than one at a time is somebody else's.
         let settled = self.settled - told.settled;
-        let frees = self.reports && (settled > quantum / 2 || (settled > 0 && self.settled == self.used));
+        let is_last = settled > 0 && self.settled == self.used && (!self.has_turns() || self.used >= self.limit.total);
+        let enough = if self.has_turns() { quantum } else { quantum / 2 };
+        let frees = self.reports && (settled > enough || is_last);
         // The receiver waits for what is lost in vain.
         self.lost != told.lost
+            || (self.unsure && self.settled == self.used)
             || told.epoch != self.limit.epoch
             || wants_more
             || wanted < told.wanted
@@ -191,7 +223,7 @@ mod tests {
     const TENANT: TenantId = TenantId(3);
 
     fn limit(epoch: u32, total: u64) -> Limit {
-        Limit { epoch, total, quantum: 1000 }
+        Limit { epoch, total, quantum: 1000, at_once: Limit::ALL }
     }
 
     fn numbers(demand: Option<Demand>) -> Option<(u64, u64, u64)> {
@@ -200,7 +232,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_only_the_beginning_and_late_the_end_are_told() {
-        let (mut account, start) = (Account::new(false), Time(5));
+        let (mut account, start) = (Account::new(false, false), Time(5));
         assert_eq!((account.room(), account.poll(SMALL_BYTES, TENANT, start)), (u64::MAX, None), "a small one");
         assert_eq!(numbers(account.poll(1 << 20, TENANT, start)), Some((0, 0, 1 << 20)));
         for _ in 0..16 {
@@ -218,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_new_epoch_stops_it_and_is_answered_with_where_it_stands() {
-        let mut account = Account::new(false);
+        let mut account = Account::new(false, false);
         account.on_sent(5000);
         assert!(!account.handle_limit(limit(1, 0)));
         assert_eq!(account.room(), 0);
@@ -233,7 +265,7 @@ mod tests {
 
     #[test]
     fn work_that_comes_after_an_epoch_began_is_told() {
-        let mut account = Account::new(false);
+        let mut account = Account::new(false, false);
         account.on_sent(1 << 20);
         account.on_settled(1 << 20, true);
         account.handle_limit(limit(1, 0));
@@ -243,7 +275,7 @@ mod tests {
 
     #[test]
     fn more_is_asked_for_when_what_was_asked_for_is_nearly_granted() {
-        let mut account = Account::new(false);
+        let mut account = Account::new(false, false);
         account.handle_limit(limit(1, 0));
         let (some, more) = (1 << 20, 2 << 20);
         assert_eq!(numbers(account.poll(some, TENANT, Time(0))), Some((0, 0, some)));
@@ -255,7 +287,7 @@ mod tests {
 
     #[test]
     fn credit_that_nobody_wants_comes_back_and_so_does_what_was_lost() {
-        let mut account = Account::new(false);
+        let mut account = Account::new(false, false);
         account.handle_limit(limit(1, 0));
         account.poll(10_000, TENANT, Time(0));
         account.handle_limit(limit(1, 10_000));
@@ -268,9 +300,66 @@ mod tests {
     }
 
     #[test]
+    fn what_was_lost_is_told_again_when_nothing_is_on_the_way() {
+        let mut account = Account::new(false, false);
+        account.handle_limit(limit(1, 0));
+        account.poll(10_000, TENANT, Time(0));
+        account.handle_limit(limit(1, 10_000));
+        account.on_sent(4000);
+        assert!(account.poll(0, TENANT, Time(0)).is_some(), "6,000 used on nothing, 4,000 on the way");
+        account.handle_limit(limit(1, 11_000));
+        assert!(account.poll(9000, TENANT, Time(0)).is_some(), "there is more");
+        account.on_settled(4000, true);
+        assert_eq!(numbers(account.poll(9000, TENANT, Time(0))), Some((10_000, 10_000, 19_000)), "all of it settled");
+        assert_eq!(account.poll(9000, TENANT, Time(0)), None, "once");
+    }
+
+    #[test]
+    fn standing_credit_is_kept_and_used_without_a_word() {
+        let mut account = Account::new(false, true);
+        account.handle_limit(limit(1, 0));
+        assert!(account.poll(0, TENANT, Time(0)).is_some(), "where it stands");
+        account.handle_limit(limit(1, STANDING_BYTES));
+        assert_eq!((account.poll(0, TENANT, Time(0)), account.room()), (None, STANDING_BYTES));
+        assert_eq!(account.poll(STANDING_BYTES, TENANT, Time(0)), None, "there is credit for it");
+        account.on_sent(STANDING_BYTES);
+        account.on_settled(STANDING_BYTES, true);
+        assert_eq!(account.poll(0, TENANT, Time(0)), None, "its receiver saw it arrive");
+        account.handle_limit(limit(1, 2 * STANDING_BYTES));
+        let more = numbers(account.poll(STANDING_BYTES + 1, TENANT, Time(0)));
+        assert_eq!(
+            more,
+            Some((STANDING_BYTES, STANDING_BYTES, 2 * STANDING_BYTES + 1)),
+            "more than there is credit for"
+        );
+        account.handle_limit(limit(1, 4 * STANDING_BYTES));
+        let back = numbers(account.poll(0, TENANT, Time(0)));
+        assert_eq!(back, Some((3 * STANDING_BYTES, 3 * STANDING_BYTES, 3 * STANDING_BYTES)), "no more is kept");
+    }
+
+    #[test]
+    fn of_a_turn_a_part_is_on_the_way_and_its_end_is_told() {
+        let mut account = Account::new(true, false);
+        account.handle_limit(limit(1, 0));
+        account.poll(1 << 20, TENANT, Time(0));
+        account.handle_limit(Limit { at_once: 300, ..limit(1, 1000) });
+        for sent in [300, 300, 300] {
+            assert_eq!(account.room(), sent);
+            account.on_sent(sent);
+            assert_eq!(account.room(), 0);
+            assert!(account.on_settled(sent, true), "others may go in their place");
+            assert_eq!(account.poll((1 << 20) - account.used, TENANT, Time(0)), None);
+        }
+        assert_eq!(account.room(), 100);
+        account.on_sent(100);
+        assert!(!account.on_settled(100, true), "the turn is over");
+        assert_eq!(numbers(account.poll((1 << 20) - 1000, TENANT, Time(0))), Some((1000, 1000, 1 << 20)));
+    }
+
+    #[test]
     fn what_settled_is_reported_where_nobody_sees_it_arrive() {
         for reports in [false, true] {
-            let mut account = Account::new(reports);
+            let mut account = Account::new(reports, false);
             account.handle_limit(limit(1, 0));
             account.poll(10_000, TENANT, Time(0));
             account.handle_limit(limit(1, 2000));

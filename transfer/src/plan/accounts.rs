@@ -20,6 +20,18 @@ struct Entry {
     account: Account,
     /// It waits in the list of those that something happened to.
     touched: bool,
+    /// What settled has made room since it was looked at.
+    freed: bool,
+}
+
+/// Where a path ends.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    port: PortId,
+    /// It is our own.
+    is_near: bool,
+    /// Its owner sees what is written to it arrive.
+    counts: bool,
 }
 
 /// All accounts of a planner.
@@ -27,8 +39,8 @@ struct Entry {
 pub(super) struct Accounts {
     all: Slab<Entry>,
     touched: Vec<AccountIx>,
-    /// Ends of paths that have not come up yet: our own or the peer's, its number, and whether it is to be told what settled.
-    early: Vec<(PathId, bool, PortId, bool)>,
+    /// Ends of paths that have not come up yet.
+    early: Vec<(PathId, End)>,
     /// What is to be told.
     demands: Vec<(Option<PeerId>, PortId, Demand)>,
 }
@@ -59,7 +71,7 @@ impl Accounts {
         if let Some(ix) = ix
             && let Some(entry) = self.all.get_mut(ix)
         {
-            entry.account.on_settled(bytes, landed);
+            entry.freed |= entry.account.on_settled(bytes, landed);
             self.touch(ix);
         }
     }
@@ -74,37 +86,39 @@ impl Accounts {
 }
 
 impl Planner {
-    /// A path leads to this NIC of its peer, by the peer's word; from here on the peer may limit what is written to it. `reports`: the
-    /// peer does not see bytes arrive. What went over the path before counts. The path need not have come up yet.
-    pub fn handle_port(&mut self, path: PathId, port: PortId, reports: bool) {
-        self.set_port(path, false, port, reports);
+    /// A path leads to this NIC of its peer, by the peer's word; from here on the peer may limit what is written to it. `counts`: it
+    /// sees bytes arrive, and gives standing credit. What went over the path before counts. The path need not have come up yet.
+    pub fn handle_port(&mut self, path: PathId, port: PortId, counts: bool) {
+        self.set_port(path, End { port, is_near: false, counts });
     }
 
-    /// A path comes from this NIC of ours: from here on what is read over it is debited there.
-    pub fn handle_near_port(&mut self, path: PathId, port: PortId) {
-        self.set_port(path, true, port, true);
+    /// A path comes from this NIC of ours, of the same kind: from here on what is read over it is debited there.
+    pub fn handle_near_port(&mut self, path: PathId, port: PortId, counts: bool) {
+        self.set_port(path, End { port, is_near: true, counts });
     }
 
     /// A path has come up for the first time.
     pub(super) fn set_early_ports(&mut self, path: PathId) {
         while let Some(at) = self.accounts.early.iter().position(|(of, ..)| *of == path) {
-            let (_, is_near, port, reports) = self.accounts.early.swap_remove(at);
-            self.set_port(path, is_near, port, reports);
+            let (_, end) = self.accounts.early.swap_remove(at);
+            self.set_port(path, end);
         }
     }
 
-    fn set_port(&mut self, id: PathId, is_near: bool, port: PortId, reports: bool) {
+    fn set_port(&mut self, id: PathId, end: End) {
+        let End { port, is_near, counts } = end;
         let Some(ix) = self.path_ix(id) else {
-            self.accounts.early.retain(|(path, near, ..)| (*path, *near) != (id, is_near));
+            self.accounts.early.retain(|(path, other)| (*path, other.is_near) != (id, is_near));
             if !self.is_lost(id.peer) {
-                self.accounts.early.push((id, is_near, port, reports));
+                self.accounts.early.push((id, end));
             }
             return;
         };
         let peer = (!is_near).then_some(id.peer);
         let account = self.accounts.find(peer, port).unwrap_or_else(|| {
-            let account = Account::new(reports);
-            self.accounts.all.insert(Entry { peer, port, account, touched: false })
+            // What we read, we alone know of.
+            let account = Account::new(is_near || !counts, counts);
+            self.accounts.all.insert(Entry { peer, port, account, touched: false, freed: false })
         });
         let Some(path) = self.paths.get_mut(ix) else { return };
         let direction = if is_near { Direction::Read } else { Direction::Write };
@@ -134,10 +148,15 @@ impl Planner {
         let raised = entry.account.handle_limit(limit);
         self.accounts.touch(ix);
         if raised {
-            let paths = self.paths.keys().filter_map(|path| self.paths.get(path));
-            let fed = paths.filter(|path| path.is_usable() && (path.far == Some(ix) || path.near == Some(ix)));
-            fed.for_each(|path| self.wakes.insert(path.id.local));
+            self.wake_account(ix);
         }
+    }
+
+    /// An account has room: the rails that it feeds may look.
+    fn wake_account(&mut self, ix: AccountIx) {
+        let paths = self.paths.keys().filter_map(|path| self.paths.get(path));
+        let fed = paths.filter(|path| path.is_usable() && (path.far == Some(ix) || path.near == Some(ix)));
+        fed.for_each(|path| self.wakes.insert(path.id.local));
     }
 
     /// Looks at the accounts that something happened to. True: somebody is to be told of it ([`Self::poll_demand`]).
@@ -149,12 +168,17 @@ impl Planner {
             let (pending, tenant) = self.pending_on(ix, peer);
             let Some(entry) = self.accounts.all.get_mut(ix) else { continue };
             let demand = entry.account.poll(pending, tenant, now);
+            // The rail that it settled on has had its turn by now.
+            let is_left = std::mem::take(&mut entry.freed) && pending > 0 && entry.account.room() > 0;
             if let Some(at) = entry.account.wakes_at() {
                 self.arm(at, Timer::Account(ix));
             }
             if let Some(demand) = demand {
                 self.accounts.demands.retain(|(of, at, _)| (*of, *at) != (peer, port));
                 self.accounts.demands.push((peer, port, demand));
+            }
+            if is_left {
+                self.wake_account(ix);
             }
         }
         !self.accounts.demands.is_empty()

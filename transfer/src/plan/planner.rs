@@ -340,8 +340,8 @@ impl Planner {
         } else {
             self.enqueue(id);
             // All rails, even for one slice: the first whose worker gets a core takes it. Waking only the best one made a slice
-            // half as long again on the way where the cores compute (docs/benchmarks.md).
-            self.wake_peer(peer);
+            // half as long again on the way where the cores compute (docs/benchmarks.md). Without credit there is nothing to take.
+            self.wake_paths(peer, |planner, path| planner.room_of(path.account(direction)) > 0);
         }
         Ok(id)
     }
@@ -414,10 +414,15 @@ impl Planner {
 
     /// All rails that could carry something to `peer` have a reason to look.
     pub(super) fn wake_peer(&mut self, peer: PeerId) {
+        self.wake_paths(peer, |_, _| true);
+    }
+
+    fn wake_paths(&mut self, peer: PeerId, which: impl Fn(&Self, &Path) -> bool) {
         let Some(peer) = self.peers.get(peer) else { return };
-        for path in peer.paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable()) {
-            self.wakes.insert(path.id.local);
-        }
+        let paths = peer.paths.iter().filter_map(|ix| self.paths.get(*ix)).filter(|path| path.is_usable());
+        let mut wakes = self.wakes;
+        paths.filter(|path| which(self, path)).for_each(|path| wakes.insert(path.id.local));
+        self.wakes = wakes;
     }
 
     pub(super) fn arm(&mut self, at: Time, timer: Timer) {

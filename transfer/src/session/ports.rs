@@ -30,8 +30,10 @@ const RAILS: u8 = crate::session::TCP_RAILS_MAX as u8;
 const RDMA: u8 = RAILS;
 const SIM: u8 = RDMA + RAILS;
 
-/// A NIC takes what it is sent, and a shallow buffer before it drops the rest; a TCP stream has its own control and wants less at once.
-const RDMA_WINDOW_MIN: u64 = 128 << 10;
+/// Whether a NIC's owner sees what arrives there: over TCP. There senders have standing credit, too.
+fn is_counted(port: PortId) -> bool {
+    port.0 < RDMA
+}
 
 /// What ourselves are called in our ledgers.
 const OURSELVES: u64 = u64::MAX;
@@ -57,12 +59,11 @@ impl Ports {
 
     /// A peer's stream ends at this port. Over TCP its frames are counted.
     fn attach(&mut self, peer: PeerId, port: PortId) -> Option<Arc<Inflow>> {
-        let is_counted = port.0 < RDMA;
+        let is_counted = is_counted(port);
         let (weights, answer_within) = (&self.weights, self.answer_within);
         self.ledgers.entry(port).or_insert_with(|| {
-            let tcp = CreditConfig { answer_within, ..CreditConfig::default() };
-            let rdma = CreditConfig { window_min: RDMA_WINDOW_MIN, slack_max: 0, ..tcp.clone() };
-            let mut ledger = Ledger::new(if is_counted { tcp } else { rdma });
+            let config = if is_counted { CreditConfig::default() } else { CreditConfig::one_sided() };
+            let mut ledger = Ledger::new(CreditConfig { answer_within, ..config });
             weights.iter().for_each(|(tenant, weight)| ledger.set_tenant_weight(*tenant, *weight));
             ledger
         });
@@ -161,7 +162,7 @@ impl Control {
         let (kind, index) = (stream.kind, stream.index);
         if self.sessions.get_mut(&id).is_some_and(|live| live.streams.ends_at(kind, index, port)) {
             let path = Core::path(&session, kind, index);
-            self.core.plan(RailSet::default(), |plan, _| plan.planner.handle_near_port(path, port));
+            self.core.plan(RailSet::default(), |plan, _| plan.planner.handle_near_port(path, port, is_counted(port)));
             self.tell(id, &Message::Port { kind, index, port });
             // After that word: what the peer then says of itself includes what went this way.
             self.ports.new_way(session.peer, port, &self.core);
@@ -173,7 +174,7 @@ impl Control {
     pub(super) fn port_there(&self, peer: PeerId, kind: TransportKind, index: u8, port: PortId) {
         let rail = rail_of(kind, index);
         let path = PathId { peer, local: rail, remote: rail };
-        self.core.plan(RailSet::default(), |plan, _| plan.planner.handle_port(path, port, port.0 >= RDMA));
+        self.core.plan(RailSet::default(), |plan, _| plan.planner.handle_port(path, port, is_counted(port)));
     }
 
     /// Says what there is to say of credits, to peers and to ourselves.

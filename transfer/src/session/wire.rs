@@ -368,7 +368,7 @@ fn take_demand(r: &mut Reader<'_>) -> Result<Demand, DecodeError> {
 }
 
 fn take_limit(r: &mut Reader<'_>) -> Result<Limit, DecodeError> {
-    let limit = Limit { epoch: r.u32()?, total: r.u64()?, quantum: r.u32()? };
+    let limit = Limit { epoch: r.u32()?, total: r.u64()?, quantum: r.u32()?, at_once: r.u32()? };
     if limit.total < BYTES_END || limit.total == Limit::NONE { Ok(limit) } else { Err(DecodeError) }
 }
 
@@ -541,6 +541,7 @@ impl Message {
                 w.u32(limit.epoch);
                 w.u64(limit.total);
                 w.u32(limit.quantum);
+                w.u32(limit.at_once);
             }
             Self::Recall { lease } => {
                 w.u8(23);
@@ -655,7 +656,7 @@ mod tests {
     }
 
     fn limit(total: u64) -> Limit {
-        Limit { epoch: u32::MAX, total, quantum: 1 << 20 }
+        Limit { epoch: u32::MAX, total, quantum: 1 << 20, at_once: 1 << 16 }
     }
 
     fn samples() -> Vec<Message> {

@@ -6,7 +6,16 @@
 //!
 //! **Window.** What all senders together may have on the way: what the NIC takes in the least time that a raise was seen to take
 //! to come back as bytes, and 9/8 of a quantum. Less would leave the NIC idle while raises travel, more only queues in front
-//! of it. Where the NIC takes less than it could all the same, there is slack for a while. Rate and time are measured, because nobody can tell the speed of the slowest link before a NIC.
+//! of it. Where the NIC takes less than it could all the same, there is slack for a while. Rate and time are measured, because nobody
+//! can tell the speed of the slowest link before a NIC; not before what was under way at the beginning is here, for that came in frames
+//! of any size.
+//!
+//! **Standing credit.** Over TCP a sender without work holds a little, so that a short transfer leaves at once: asking first would take as
+//! long in the queue as the bytes themselves. It counts against nothing while its holder wants nothing, and all of it together fits a
+//! switch's buffer.
+//!
+//! **Turns.** Over RDMA a word costs as much as a slice, so there a raise is a *turn* of many slices, of which only half a window may be on
+//! the way at a time: the sender's own completions make room for the next. Its window is what the NIC takes in a set time.
 //!
 //! **Order.** Start-time fair queueing (Goyal, Vin, Cheng 1996): tenants by weight, the senders of one tenant alike. A sender that
 //! wants little goes first, as long as it is not far ahead of its share: each is done sooner and nobody later (SIRD, NSDI 2025;
@@ -25,7 +34,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::account::{Demand, Limit, SHORT_BYTES};
+use super::account::{Demand, Limit, SHORT_BYTES, STANDING_BYTES};
 use super::{PeerId, TenantId, Time};
 
 /// Knobs of a [`Ledger`].
@@ -38,12 +47,16 @@ pub struct CreditConfig {
     /// Bytes by which the window may grow beyond what was measured while the NIC takes less than it could: senders' own control
     /// (TCP's after a loss) makes a raise take longer than the least.
     pub slack_max: u64,
+    /// A raise is a turn, and the window is what the NIC takes in this time.
+    pub turns: Option<Duration>,
     /// A quantum is what the NIC takes in this time.
     pub quantum_time: Duration,
     /// Bytes of a quantum, at least and at most.
     pub quantum_bytes: (u64, u64),
     /// Who wants no more than this goes first, and may be as far ahead of its share.
     pub short_bytes: u64,
+    /// Standing credit of a sender without work, and of all together.
+    pub standing_bytes: (u64, u64),
     /// Limits are lifted when no two senders have had work for so long.
     pub lift_after: Duration,
     /// A sender that holds credit and moves nothing for so long no longer counts against the window.
@@ -57,12 +70,14 @@ pub struct CreditConfig {
 impl Default for CreditConfig {
     fn default() -> Self {
         Self {
-            window_min: 96 << 10,
+            window_min: 128 << 10,
             window_max: 64 << 20,
-            slack_max: 512 << 10,
+            slack_max: 32 << 10,
+            turns: None,
             quantum_time: Duration::from_millis(1),
             quantum_bytes: (32 << 10, 1 << 20),
             short_bytes: SHORT_BYTES,
+            standing_bytes: (STANDING_BYTES, 512 << 10),
             lift_after: Duration::from_millis(20),
             idle_after: Duration::from_millis(50),
             answer_within: Duration::from_secs(6),
@@ -71,15 +86,34 @@ impl Default for CreditConfig {
     }
 }
 
+impl CreditConfig {
+    /// For a NIC at which nobody sees bytes arrive: turns, no standing credit, and no slack, since a shallow buffer drops what is too much.
+    #[must_use]
+    pub fn one_sided() -> Self {
+        Self {
+            window_min: 128 << 10,
+            slack_max: 0,
+            // More than a raise takes to come back as bytes on a fabric that is worth the name.
+            turns: Some(Duration::from_micros(100)),
+            // A word costs as much as a slice.
+            quantum_time: Duration::from_millis(8),
+            quantum_bytes: (256 << 10, 4 << 20),
+            standing_bytes: (0, 0),
+            ..Self::default()
+        }
+    }
+}
+
 /// Virtual time is bytes × this / weight.
 const SCALE: u128 = 1 << 10;
-/// The rate is measured over no less.
-const RATE_OVER: Duration = Duration::from_millis(20);
-/// Of the best rate, what is left after an interval that found less.
-const RATE_KEEPS: f64 = 0.98;
-
+/// What a sender that moved nothing for a while may catch up on.
+const LAG_BYTES: u64 = 2 << 20;
+/// The rate is measured over no less: frames are counted whole, and a link lets a burst pass now and then.
+const RATE_OVER: Duration = Duration::from_millis(50);
+/// Of the best rate, what is left after an interval that found less although there was demand.
+const RATE_KEEPS: f64 = 0.95;
 /// Below this part of the best rate the NIC takes less than it could.
-const RATE_SHORT: f64 = 0.9;
+const RATE_SHORT: f64 = 0.95;
 
 #[derive(Debug)]
 struct Sender {
@@ -89,6 +123,8 @@ struct Sender {
     /// It has said where it stood at its beginning.
     has_answered: bool,
     granted: u64,
+    /// Of what was granted, bytes that may be on the way at a time.
+    at_once: u32,
     /// Payload bytes that arrived by our count.
     arrived: u64,
     /// What settled and was not counted; see the module.
@@ -109,9 +145,21 @@ impl Sender {
         self.granted.saturating_sub(self.settled())
     }
 
+    /// Of that, what takes part of the window: standing credit does not.
+    fn on_the_way(&self, standing: u64) -> u64 {
+        let stands = if self.is_busy() { 0 } else { standing };
+        let outstanding = if self.has_answered { self.outstanding().saturating_sub(stands) } else { 0 };
+        outstanding.min(self.at_once.into())
+    }
+
     /// Bytes that it wants and may not send yet.
     fn unmet(&self) -> u64 {
         if self.has_answered { self.demand.wanted.saturating_sub(self.granted) } else { 0 }
+    }
+
+    /// It holds credit and has moved nothing for so long.
+    fn sleeps(&self, idle_after: Duration, now: Time) -> bool {
+        self.outstanding() > 0 && now.since(self.active_at) >= idle_after
     }
 
     fn is_busy(&self) -> bool {
@@ -135,9 +183,9 @@ pub struct Ledger {
     /// When words were last polled: what was due by then is done.
     polled_at: Time,
     overdrawn: VecDeque<PeerId>,
-    /// Bytes a second, and since when how many have settled.
+    /// Bytes a second, and since when how many have settled; not yet in this epoch.
     rate: f64,
-    since: (Time, u64),
+    since: Option<(Time, u64)>,
     settled: u64,
     /// Least time from a raise to its bytes.
     least: Option<Duration>,
@@ -161,7 +209,7 @@ impl Ledger {
             polled_at: Time(0),
             overdrawn: VecDeque::new(),
             rate: 0.0,
-            since: (Time(0), 0),
+            since: None,
             settled: 0,
             least: None,
             slack: 0,
@@ -179,8 +227,12 @@ impl Ledger {
     /// Bytes that may be on the way now, all senders together.
     #[must_use]
     pub fn window(&self) -> u64 {
-        let travel = self.least.map_or(0.0, |least| self.rate * least.as_secs_f64());
-        let measured = (travel as u64 + self.quantum() * 9 / 8).max(self.config.window_min);
+        let travel = |time: Duration| (self.rate * time.as_secs_f64()) as u64;
+        let measured = match self.config.turns {
+            Some(time) => travel(time),
+            None => self.least.map_or(0, travel) + self.quantum() * 9 / 8,
+        };
+        let measured = measured.max(self.config.window_min);
         (measured + self.slack).min(self.config.window_max)
     }
 
@@ -188,13 +240,16 @@ impl Ledger {
     #[must_use]
     pub fn quantum(&self) -> u64 {
         let (least, most) = self.config.quantum_bytes;
-        ((self.rate * self.config.quantum_time.as_secs_f64()) as u64).clamp(least, most)
+        let quantum = ((self.rate * self.config.quantum_time.as_secs_f64()) as u64).clamp(least, most);
+        // A turn is so many whole parts, or a sender would end each with a crumb.
+        let part = if self.config.turns.is_some() { self.window() / 2 } else { 1 };
+        quantum.next_multiple_of(part.max(1))
     }
 
-    /// Bytes that were granted and may still arrive.
+    /// Bytes that were granted and may be on the way; what stands does not count.
     #[must_use]
     pub fn outstanding(&self) -> u64 {
-        self.senders.values().filter(|s| s.has_answered).map(Sender::outstanding).sum()
+        self.senders.values().map(|sender| sender.on_the_way(self.config.standing_bytes.0)).sum()
     }
 
     /// What [`Self::handle_arrived`] may grow to for this sender; `None` without a limit. What arrives beyond it was sent without leave.
@@ -217,7 +272,7 @@ impl Ledger {
         let lift = self.calm_since.map(|since| since + self.config.lift_after);
         let waits = self.senders.values().filter_map(|sender| {
             if sender.has_answered {
-                (sender.outstanding() > 0).then(|| sender.active_at + self.config.idle_after)
+                (sender.on_the_way(self.config.standing_bytes.0) > 0).then(|| sender.active_at + self.config.idle_after)
             } else {
                 sender.asked_at.map(|at| at + self.config.answer_within)
             }
@@ -251,7 +306,7 @@ impl Ledger {
             let limit = if sender.has_answered { sender.granted } else { demand.settled.saturating_add(under_way_max) };
             overdraws = demand.used > limit;
             if !std::mem::replace(&mut sender.has_answered, true) {
-                (sender.granted, sender.active_at) = (demand.used, now);
+                (sender.granted, sender.at_once, sender.active_at) = (demand.used, Limit::ALL, now);
             }
         }
         if had == 0 {
@@ -304,7 +359,7 @@ impl Ledger {
         if self.calm_since.is_some_and(|since| now >= since + self.config.lift_after) {
             self.lift();
         }
-        self.words.pop_front().or_else(|| self.raise(now))
+        self.words.pop_front().or_else(|| self.stand()).or_else(|| self.raise(now))
     }
 
     /// A sender that sent more than it might, or does not say where it stands.
@@ -328,6 +383,7 @@ impl Ledger {
             asked_at: None,
             has_answered: false,
             granted: 0,
+            at_once: Limit::ALL,
             arrived: 0,
             offset: i128::MIN,
             virtual_time: present,
@@ -342,7 +398,6 @@ impl Ledger {
         if several && !self.is_limiting {
             self.is_limiting = true;
             (self.least, self.slack) = (None, 0);
-            self.since = (now, self.settled);
             self.begin(now);
         }
         let calm = self.is_limiting && !several;
@@ -352,6 +407,7 @@ impl Ledger {
     /// A new epoch: everybody is asked.
     fn begin(&mut self, now: Time) {
         self.epoch += 1;
+        self.since = None;
         let peers: Vec<PeerId> = self.senders.keys().copied().collect();
         for peer in peers {
             if let Some(sender) = self.senders.get_mut(&peer) {
@@ -364,7 +420,7 @@ impl Ledger {
 
     /// Tells a sender of this epoch, once.
     fn ask(&mut self, peer: PeerId, now: Time) {
-        let limit = Limit { epoch: self.epoch, total: 0, quantum: self.quantum() as u32 };
+        let limit = Limit { epoch: self.epoch, total: 0, quantum: self.quantum() as u32, at_once: Limit::ALL };
         if let Some(sender) = self.senders.get_mut(&peer).filter(|sender| sender.asked_at.is_none()) {
             sender.asked_at = Some(now);
             self.words.push_back((peer, limit));
@@ -375,7 +431,7 @@ impl Ledger {
         self.is_limiting = false;
         self.calm_since = None;
         self.epoch += 1;
-        let limit = Limit { epoch: self.epoch, total: Limit::NONE, quantum: 0 };
+        let limit = Limit { epoch: self.epoch, total: Limit::NONE, quantum: 0, at_once: Limit::ALL };
         for (peer, sender) in &mut self.senders {
             if sender.asked_at.take().is_some() {
                 self.words.push_back((*peer, limit));
@@ -390,7 +446,12 @@ impl Ledger {
         if bytes == 0 {
             return;
         }
+        let Some(sender) = self.senders.get(&peer) else { return };
+        let slept = now.since(sender.active_at) >= self.config.idle_after;
+        let lag = if slept { u128::from(LAG_BYTES) * self.scales().of(sender) } else { u128::MAX };
         let Some(sender) = self.senders.get_mut(&peer) else { return };
+        // Of what it slept through only so much is made up for.
+        sender.virtual_time = sender.virtual_time.max(self.present.saturating_sub(lag));
         sender.active_at = now;
         let settled = sender.settled();
         while let Some((_, at)) = sender.raises.front().copied().filter(|(total, _)| *total <= settled) {
@@ -399,19 +460,50 @@ impl Ledger {
             self.least = Some(self.least.map_or(took, |least| least.min(took)));
         }
         self.settled += bytes;
-        let (since, before) = self.since;
-        let passed = now.since(since);
-        if self.is_limiting && passed >= RATE_OVER {
-            let found = (self.settled - before) as f64 / passed.as_secs_f64();
-            self.rate = found.max(self.rate * RATE_KEEPS);
-            let quantum = self.quantum();
-            if found < self.rate * RATE_SHORT && self.senders.values().any(|sender| sender.unmet() > 0) {
-                self.slack = (self.slack + quantum).min(self.config.slack_max);
-            } else {
-                self.slack = self.slack.saturating_sub(quantum / 4);
-            }
-            self.since = (now, self.settled);
+        if let Some((since, before)) = self.since
+            && now.since(since) >= RATE_OVER
+        {
+            self.measure((self.settled - before) as f64 / now.since(since).as_secs_f64());
+            self.since = Some((now, self.settled));
         }
+    }
+
+    /// So many bytes a second were taken in the last interval.
+    fn measure(&mut self, found: f64) {
+        let quantum = self.quantum();
+        let has_demand = self.senders.values().any(|sender| sender.unmet() > 0);
+        if has_demand && found < self.rate * RATE_SHORT {
+            self.slack = (self.slack + quantum).min(self.config.slack_max);
+        } else {
+            self.slack = self.slack.saturating_sub(quantum / 4);
+        }
+        let keeps = if has_demand { RATE_KEEPS } else { 1.0 };
+        self.rate = found.max(self.rate * keeps);
+    }
+
+    /// Gives standing credit to a sender without work that lacks some and is not ahead of its share.
+    fn stand(&mut self) -> Option<(PeerId, Limit)> {
+        let (each, all) = self.config.standing_bytes;
+        let bytes = each.min(all / (self.senders.len() as u64).max(1));
+        if !self.is_limiting || bytes == 0 {
+            return None;
+        }
+        let lacks = |s: &Sender| s.has_answered && !s.is_busy() && s.outstanding() <= bytes / 2;
+        if !self.senders.values().any(lacks) {
+            return None;
+        }
+        let scales = self.scales();
+        let mut lacking = self.senders.iter_mut().filter(|(_, sender)| lacks(sender));
+        let (peer, sender, scale) = lacking.find_map(|(peer, sender)| {
+            let scale = scales.of(sender);
+            let ahead = u128::from(self.config.short_bytes) * scale;
+            (sender.virtual_time <= self.present + ahead).then_some((*peer, sender, scale))
+        })?;
+        let more = bytes - sender.outstanding();
+        sender.virtual_time = sender.virtual_time.max(self.present) + u128::from(more) * scale;
+        sender.granted += more;
+        let (total, quantum) = (sender.granted, self.quantum() as u32);
+        Some((peer, Limit { epoch: self.epoch, total, quantum, at_once: Limit::ALL }))
     }
 
     /// Raises the next in order, if the window has room.
@@ -419,49 +511,84 @@ impl Ledger {
         if !self.is_limiting {
             return None;
         }
-        let idle_after = self.config.idle_after;
-        let counts = |s: &&Sender| s.has_answered && now.since(s.active_at) < idle_after;
-        let outstanding: u64 = self.senders.values().filter(counts).map(Sender::outstanding).sum();
-        let (peer, is_short, scale) = self.next()?;
+        let (idle_after, standing) = (self.config.idle_after, self.config.standing_bytes.0);
+        let counts = |s: &&Sender| !s.sleeps(idle_after, now);
+        let outstanding: u64 = self.senders.values().filter(counts).map(|sender| sender.on_the_way(standing)).sum();
+        let (peer, is_short, scale) = self.next(now)?;
         let (window, quantum, epoch) = (self.window(), self.quantum(), self.epoch);
+        let at_once = self.at_once();
         let sender = self.senders.get_mut(&peer)?;
-        let bytes = sender.unmet().min(quantum).min(window);
-        if outstanding > 0 && outstanding + bytes > window {
+        let bytes = sender.unmet().min(if at_once == Limit::ALL { quantum.min(window) } else { quantum });
+        // A part that grew smaller is the next turn's: more than that may be on the way now.
+        let is_within = sender.at_once != Limit::ALL && sender.outstanding() > u64::from(at_once);
+        let at_once = if is_within { at_once.max(sender.at_once) } else { at_once };
+        let its_own = if counts(&&*sender) { sender.on_the_way(standing) } else { 0 };
+        // What it had sent before it was limited is all on the way.
+        let is_excess = sender.at_once == Limit::ALL && sender.outstanding() > u64::from(at_once);
+        let its = if is_excess { u64::MAX / 2 } else { (its_own + bytes).min(at_once.into()) };
+        if outstanding > 0 && outstanding - its_own + its > window {
             return None; // the next in order waits for room; nobody overtakes it with less
         }
+        self.since = self.since.or(Some((now, self.settled)));
         if sender.outstanding() == 0 {
             sender.active_at = now;
         }
         sender.granted += bytes;
-        sender.raises.push_back((sender.granted, now));
+        sender.at_once = at_once;
+        if at_once == Limit::ALL {
+            sender.raises.push_back((sender.granted, now));
+        }
         if !is_short {
             self.present = self.present.max(sender.virtual_time);
         }
         sender.virtual_time += u128::from(bytes) * scale;
-        Some((peer, Limit { epoch, total: sender.granted, quantum: quantum as u32 }))
+        Some((peer, Limit { epoch, total: sender.granted, quantum: quantum as u32, at_once }))
+    }
+
+    /// Bytes of a turn that may be on the way: two senders share the window, and who is alone has all of it.
+    fn at_once(&self) -> u32 {
+        let busy = self.senders.values().filter(|sender| sender.is_busy()).take(2).count() as u64;
+        let part = self.window() / busy.max(1);
+        if self.config.turns.is_some() { u32::try_from(part).unwrap_or(Limit::ALL - 1) } else { Limit::ALL }
     }
 
     /// Whose turn it is, whether for its shortness, and how much virtual time a byte costs it.
-    fn next(&self) -> Option<(PeerId, bool, u128)> {
-        let mut mates = BTreeMap::<TenantId, u128>::new();
-        for sender in self.senders.values().filter(|sender| sender.is_busy()) {
-            *mates.entry(sender.demand.tenant).or_default() += 1;
-        }
-        // A tenant's share is divided among its senders.
-        let scale = |sender: &Sender| {
-            let tenant = &sender.demand.tenant;
-            let weight = self.weights.get(tenant).copied().unwrap_or(1);
-            SCALE * mates.get(tenant).copied().unwrap_or(1) / u128::from(weight)
-        };
-        let waiting = || self.senders.iter().filter(|(_, sender)| sender.unmet() > 0);
+    fn next(&self, now: Time) -> Option<(PeerId, bool, u128)> {
+        let scales = self.scales();
+        // Who sleeps gets no more than a window's worth.
+        let (idle_after, window) = (self.config.idle_after, self.window());
+        let may = |sender: &Sender| !sender.sleeps(idle_after, now) || sender.outstanding() < window;
+        let wants = |sender: &Sender| sender.unmet() > 0 && may(sender);
+        let waiting = || self.senders.iter().filter(|(_, sender)| wants(sender));
         let is_short = |sender: &Sender| {
-            let ahead = u128::from(self.config.short_bytes) * scale(sender);
+            let ahead = u128::from(self.config.short_bytes) * scales.of(sender);
             sender.unmet() <= self.config.short_bytes && sender.virtual_time <= self.present + ahead
         };
         let short = waiting().filter(|(_, sender)| is_short(sender)).min_by_key(|(peer, s)| (s.unmet(), **peer));
         let fair = || waiting().min_by_key(|(peer, sender)| (sender.virtual_time, **peer));
         let (peer, sender) = short.or_else(fair)?;
-        Some((*peer, short.is_some(), scale(sender)))
+        Some((*peer, short.is_some(), scales.of(sender)))
+    }
+
+    fn scales(&self) -> Scales {
+        let mut scales = BTreeMap::<TenantId, u128>::new();
+        for sender in self.senders.values().filter(|sender| sender.is_busy()) {
+            *scales.entry(sender.demand.tenant).or_default() += SCALE;
+        }
+        for (tenant, weight) in &self.weights {
+            let scale = scales.entry(*tenant).or_insert(SCALE);
+            *scale /= u128::from(*weight);
+        }
+        Scales(scales)
+    }
+}
+
+/// How much virtual time a byte costs, by tenant: its share is divided among its senders with work.
+struct Scales(BTreeMap<TenantId, u128>);
+
+impl Scales {
+    fn of(&self, sender: &Sender) -> u128 {
+        self.0.get(&sender.demand.tenant).copied().unwrap_or(SCALE)
     }
 }
 

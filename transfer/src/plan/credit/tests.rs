@@ -18,6 +18,8 @@ struct Party {
     settled: u64,
     wanted: u64,
     limit: Option<u64>,
+    /// Of that, what may be on the way at a time, where a raise is a turn.
+    at_once: Option<u64>,
     tenant: u32,
 }
 
@@ -38,11 +40,13 @@ impl Party {
         } else if limit.epoch == self.epoch {
             self.limit = self.limit.map(|total| total.max(limit.total));
         }
+        self.at_once = (limit.at_once != Limit::ALL).then_some(limit.at_once.into());
     }
 
     fn send(&mut self, bytes: u64) -> u64 {
         let may = self.limit.unwrap_or(Limit::NONE).saturating_sub(self.used);
-        let sent = bytes.min(may).min(self.wanted - self.used);
+        let at_once = self.at_once.map_or(u64::MAX, |bytes| bytes.saturating_sub(self.used - self.settled));
+        let sent = bytes.min(may).min(self.wanted - self.used).min(at_once);
         self.used += sent;
         sent
     }
@@ -202,17 +206,72 @@ fn who_wants_little_goes_first_but_not_for_ever() {
     assert!(firsts >= 3, "the first ones went at once, {firsts} of them in eight rounds");
 }
 
+#[test]
+fn a_turn_is_many_slices_of_which_half_a_window_is_on_the_way() {
+    let mut ledger = Ledger::new(CreditConfig::one_sided());
+    let mut parties = [Party::wanting(1 << 30); 4];
+    for bits in 0..4 {
+        ledger.handle_demand(peer(bits), parties[bits as usize].word(), ms(0));
+    }
+    let words = exchange(&mut ledger, &mut parties, ms(0));
+    let turns: Vec<_> = words.iter().filter(|(_, limit)| limit.total > 0).collect();
+    assert_eq!(turns.len(), 2, "two of them have all of the window");
+    assert!(turns.iter().all(|(_, limit)| (limit.total, limit.at_once) == (256 << 10, 64 << 10)), "{turns:?}");
+    // One of them is through with its turn: another's begins.
+    let (first, _) = *turns[0];
+    let party = &mut parties[first as usize];
+    (party.used, party.settled) = (256 << 10, 256 << 10);
+    ledger.handle_demand(peer(first), party.word(), ms(8));
+    let words = exchange(&mut ledger, &mut parties, ms(8));
+    assert!(matches!(words[..], [(to, _)] if turns.iter().all(|(had, _)| *had != to)), "{words:?}");
+}
+
+#[test]
+fn who_has_no_work_has_a_little_credit_that_counts_against_nothing() {
+    let mut ledger = Ledger::new(CreditConfig::default());
+    let mut parties = [Party::wanting(1 << 30), Party::wanting(1 << 30), Party::default()];
+    for (bits, party) in parties.iter_mut().enumerate() {
+        ledger.handle_demand(peer(bits as u64), party.word(), ms(0));
+    }
+    exchange(&mut ledger, &mut parties, ms(0));
+    let standing = CreditConfig::default().standing_bytes.0;
+    assert_eq!((parties[2].limit, ledger.outstanding()), (Some(standing), ledger.window()));
+    // It is used without a word, and given anew when that has come in.
+    ledger.handle_arrived(peer(2), standing, ms(1));
+    exchange(&mut ledger, &mut parties, ms(1));
+    assert_eq!(parties[2].limit, Some(2 * standing));
+    // But no more than its share.
+    for n in 2..20 {
+        ledger.handle_arrived(peer(2), n * standing, ms(n));
+        while let Some((to, limit)) = ledger.poll_word(ms(n)) {
+            parties[to.to_bits() as usize].hear(limit);
+        }
+    }
+    let ahead = CreditConfig::default().short_bytes + 2 * standing;
+    assert!(parties[2].limit.unwrap() <= ahead, "{:?}", parties[2].limit);
+}
+
 /// Window, monotony, conservation and work by random schedules: demands, arrivals, losses, cancellations, deaths; some words are said
 /// twice, some demands come late.
 #[test]
 fn invariants_hold_under_random_schedules() {
+    invariants(CreditConfig::default());
+}
+
+#[test]
+fn invariants_hold_with_turns() {
+    invariants(CreditConfig::one_sided());
+}
+
+fn invariants(config: CreditConfig) {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let config = CreditConfig {
             idle_after: Duration::from_secs(3600),
             answer_within: Duration::from_secs(3600),
-            ..CreditConfig::default()
+            ..config.clone()
         };
+        let standing = config.standing_bytes.0;
         let mut ledger = Ledger::new(config);
         let mut parties = [Party::default(); 5];
         // What arrived by our count, and where each one's was before the present epoch's limits.
@@ -284,7 +343,7 @@ fn invariants_hold_under_random_schedules() {
                     parties.iter().zip(&excess).filter(|(party, _)| party.limit.is_some_and(|l| l != Limit::NONE));
                 let all: u64 = limited.map(under_way).sum();
                 widest = widest.max(ledger.window());
-                let bound = widest;
+                let bound = widest + 5 * standing;
                 assert!(all <= bound, "seed {seed} step {step}: {all} under way, {bound} at most");
                 if ledger.outstanding() == 0 {
                     let unmet = ledger.senders.values().map(Sender::unmet).sum::<u64>();
@@ -310,5 +369,6 @@ fn invariants_hold_under_random_schedules() {
             ledger.handle_demand(to, party.word(), now);
         }
         assert_eq!(ledger.outstanding(), 0, "seed {seed}: everything comes back");
+        assert!(ledger.senders.values().all(|s| s.outstanding() <= standing), "seed {seed}: but for what stands");
     }
 }
