@@ -18,10 +18,11 @@ use socket2::Socket;
 
 use crate::engine::ConnectError;
 use crate::session::control::{Control, Dial, Doors, Role, Stage};
+use crate::session::parts::transport_bit;
 use crate::session::peer::Reply;
 use crate::session::pipe::Pipe;
 use crate::session::rails::TcpRail;
-use crate::session::wire::{Identity, Message, RefuseCode, VERSIONS, transport_bit};
+use crate::session::wire::{Identity, Message, RefuseCode, VERSIONS};
 use crate::transport::{TransportKind, tcp};
 
 impl Control {

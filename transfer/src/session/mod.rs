@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `lease` | leases at the owner: pins, revocation, the fence |
 //! | `ticket` | what a peer is handed so that it may use a lease |
-//! | `wire`, `codec` | messages; checked reading and writing |
+//! | `wire`, `parts`, `codec` | messages and what they are made of; checked reading and writing |
 //! | `pipe` | messages over a non-blocking socket |
 //! | `peer` | a session as threads and handles see it |
-//! | `control` | the control thread: connections, heartbeats, timers |
+//! | `control`, `timers` | the control thread: connections; what is due |
 //! | `handshake`, `resume` | making sessions; going on over another connection |
 //! | `messages` | what a session's messages do |
 //! | `line` | a session's messages in order and once, over whichever connection |
@@ -23,6 +23,7 @@ pub(crate) mod inflow;
 pub(crate) mod lease;
 mod line;
 mod messages;
+pub(crate) mod parts;
 pub(crate) mod peer;
 pub(crate) mod pipe;
 pub(crate) mod ports;
@@ -30,6 +31,7 @@ pub(crate) mod rails;
 mod resume;
 pub(crate) mod streams;
 pub(crate) mod ticket;
+mod timers;
 pub(crate) mod vouches;
 pub(crate) mod wire;
 

@@ -1,3 +1,5 @@
+//! The ledger's laws: by hand, and under random schedules.
+
 use super::*;
 use crate::plan::retry::Rng;
 
