@@ -90,7 +90,7 @@ impl Baseline {
                         descriptors(process.pid()).join(" ")
                     ));
                 }
-                if mapped_memfds(process.pid()).iter().any(|inode| !owned.contains(inode)) {
+                if mapped_memfds(process.pid()).keys().any(|inode| !owned.contains(inode)) {
                     return Err(format!("{} maps the memory of a process that is gone", process.name));
                 }
             }
@@ -152,19 +152,27 @@ fn unix_inodes() -> HashSet<u64> {
     table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(6)?.parse().ok()).collect()
 }
 
-/// Inodes of the memfds that a process maps.
-fn mapped_memfds(pid: u32) -> HashSet<u64> {
+/// Inodes of the memfds that a process maps, and whether it may write them.
+fn mapped_memfds(pid: u32) -> HashMap<u64, bool> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.lines().filter(|l| l.contains("/memfd:")).filter_map(|l| l.split_whitespace().nth(4)?.parse().ok()).collect()
+    let memfds = maps.lines().filter(|line| line.contains("/memfd:"));
+    let parts = memfds.filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let may_write = words.nth(1)?.contains('w');
+        Some((words.nth(2)?.parse().ok()?, may_write))
+    });
+    parts.collect()
 }
 
-/// Inodes of the memfds that a process has open: it made them.
+/// Inodes of the memfds that a process has open or may write: it made them, for those of others it may only read.
 fn owned_memfds(pid: u32) -> HashSet<u64> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let memfds = entries.map(|e| e.path()).filter(|path| {
         std::fs::read_link(path).is_ok_and(|target| target.display().to_string().starts_with("/memfd:"))
     });
-    memfds.filter_map(|path| std::fs::metadata(path).ok()).map(|m| m.ino()).collect()
+    let open = memfds.filter_map(|path| std::fs::metadata(path).ok()).map(|m| m.ino());
+    let written = mapped_memfds(pid).into_iter().filter(|(_, may_write)| *may_write).map(|(inode, _)| inode);
+    open.chain(written).collect()
 }
 
 /// Files of kvrail in the system's shared memory: there are to be none that were not.

@@ -112,7 +112,7 @@ async fn meet(cluster: &Cluster, node: &Process, at: SocketAddr, case: Hello) ->
         return Err(format!("was answered {answer:?}, expected {expected:?}"));
     }
     // The versions that would be right come with every refusal.
-    if answer.is_some_and(|a| a[2..] != [1, 0, 1, 0]) {
+    if answer.is_some_and(|a| a[2..] != [1, 0, 2, 0]) {
         return Err("the refusal does not tell the versions".into());
     }
     if !closed {
