@@ -79,7 +79,7 @@ async fn a_node_tells_how_it_is_and_drains() {
     assert_eq!(status["blocks"]["free"], 16);
     assert_eq!(status["role"], "decode");
     assert_eq!(status["leases"], 0);
-    assert_eq!(status["shm_fallbacks"], json!({"private_memory": 0, "other_user": 0, "not_opened": 0}));
+    assert_eq!(status["shm_fallbacks"], json!({"private_memory": 0, "other_user": 0, "not_opened": 0, "staged": 0}));
     assert_eq!((&status["sessions"]["open"], &status["sessions"]["rejected"]["version"]), (&json!(0), &json!(0)));
     let metrics = get(at.admin, "/metrics").await.1;
     assert!(metrics.contains("kvrail_kv_blocks{state=\"free\"} 16"), "{metrics}");
