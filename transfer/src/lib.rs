@@ -23,7 +23,7 @@
 //! | [`plan`] | sans-I/O: coalesce, slice, choose, window, retry |
 //! | `session` | handshake, leases, fencing, peer health |
 //! | `memory` | regions: host memory, sealed memfds, and memory of others |
-//! | `integrity`, `random`, `hash` | checksums of payloads; generations and keys that nobody guesses; hashing of our own numbers |
+//! | `integrity`, `random` | checksums of payloads; generations and keys that nobody guesses |
 //! | [`gpu`] | memory of GPUs: devices, allocation, import; which way it goes |
 //! | `transport` | tcp, shm, rdma and a software NIC behind one trait; faults by seed |
 //! | [`topology`] | what a machine is made of, and which NICs serve which memory |
@@ -51,7 +51,6 @@ mod config;
 mod core;
 mod engine;
 pub mod gpu;
-mod hash;
 mod integrity;
 mod mailbox;
 mod memory;

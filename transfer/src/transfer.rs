@@ -298,10 +298,9 @@ impl Transfer {
     ///
     /// ```no_run
     /// # use kvrail_transfer::{Report, Transfer};
-    /// # fn block_on<F: Future>(_: F) -> F::Output { unimplemented!() }
-    /// # fn example(transfer: Transfer) -> Report {
+    /// # fn example(transfer: Transfer, runtime: &tokio::runtime::Runtime) -> Report {
     /// transfer.drive();
-    /// block_on(transfer)
+    /// runtime.block_on(transfer)
     /// # }
     /// ```
     pub fn drive(&self) {

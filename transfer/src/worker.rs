@@ -8,17 +8,16 @@
 //! sleeps in epoll (`doze`). Whoever touches a stream after that ends their sleep, and has them doze again if it leaves while the
 //! thread is still asleep.
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use foldhash::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
 use crate::core::{Core, STREAMS_MAX, rail_of};
-use crate::hash::Plain;
 use crate::mailbox::Mailbox;
 use crate::plan::{Cause, Completion, Fate, Outcome, PathId, PathSpec, RailId, RailSet, SliceBatch, Time};
 use crate::seat::Seat;
@@ -281,7 +280,7 @@ pub(crate) struct Worker {
     own: RailSet,
     poller: Poller,
     slots: Slab<Slot>,
-    by_path: HashMap<PathId, usize, Plain>,
+    by_path: HashMap<PathId, usize>,
     batch: SliceBatch,
     jobs: Vec<Option<Arc<Job>>>,
     completions: Vec<Completion>,

@@ -24,18 +24,6 @@ fn owner() -> (Engine, Region, Lease) {
     (owner, target, lease)
 }
 
-/// An honest peer still gets its bytes across.
-async fn assert_serves(owner: &Engine) {
-    let a = engine(TransportKind::Tcp);
-    let peer = within(a.connect(owner.local_addr(), None)).await.expect("still serves");
-    let (source, target) = (region(&a, 4096, &pattern(1, 4096)), region(owner, 4096, &[]));
-    let lease = lend_all(owner, &target, Access::Write);
-    let ticket = lease.ticket();
-    let ask = request(&source, &ticket, Direction::Write, vec![Op::contiguous(0, 0, 4096)]);
-    assert_eq!(within(a.submit(&peer, ask).unwrap()).await.status, Ok(()));
-    assert!(bytes(&target) == pattern(1, 4096));
-}
-
 #[tokio::test]
 async fn other_protocols_on_the_port_are_refused_and_closed() {
     let (owner, _target, _lease) = owner();
@@ -53,7 +41,7 @@ async fn other_protocols_on_the_port_are_refused_and_closed() {
         assert!(closes(&mut socket), "seed {seed}");
     }
     assert!(owner.stats().protocol_errors >= 105 && owner.stats().rejections["not_an_engine"] >= 105);
-    assert_serves(&owner).await;
+    assert_serves(&owner, TransportKind::Tcp).await;
 }
 
 #[tokio::test]
@@ -73,7 +61,7 @@ async fn broken_messages_are_refused() {
         socket.write_all(&case).unwrap();
         assert!(closes(&mut socket), "{case:?}");
     }
-    assert_serves(&owner).await;
+    assert_serves(&owner, TransportKind::Tcp).await;
 }
 
 #[tokio::test]
@@ -130,7 +118,7 @@ async fn silent_and_countless_connections_do_not_keep_others_out() {
     let crowd: Vec<_> = (0..400).map(|_| dial(owner.local_addr()).unwrap()).collect();
     // Past the limit strangers are turned away at once, and those within it after their time.
     eventually("the crowd is gone", || owner.stats().protocol_errors > 300).await;
-    assert_serves(&owner).await;
+    assert_serves(&owner, TransportKind::Tcp).await;
     drop(crowd);
 }
 
@@ -178,7 +166,7 @@ async fn ten_thousand_half_open_connections_take_neither_memory_nor_service() {
     assert_eq!(crowd.len(), countless);
     assert!(most_memory < 64 << 20, "{most_memory} bytes");
     eventually("who is silent is turned away", || owner.stats().protocol_errors >= countless as u64).await;
-    assert_serves(&owner).await;
+    assert_serves(&owner, TransportKind::Tcp).await;
 }
 
 #[tokio::test]
@@ -281,7 +269,7 @@ async fn frames_that_break_the_protocol_end_their_stream_and_nothing_else() {
     }
     assert!(bytes(&target) == before);
     assert_eq!(owner.stats().peers, 1, "the session stands");
-    assert_serves(&owner).await;
+    assert_serves(&owner, TransportKind::Tcp).await;
 }
 
 #[tokio::test]

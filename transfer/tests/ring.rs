@@ -29,18 +29,6 @@ fn owner() -> (Engine, Region, Lease) {
     (owner, target, lease)
 }
 
-/// An honest peer still gets its bytes across.
-async fn assert_serves(owner: &Engine) {
-    let a = engine(SHM);
-    let peer = within(a.connect(owner.local_addr(), None)).await.expect("still serves");
-    let (source, target) = (region(&a, 4096, &pattern(1, 4096)), region(owner, 4096, &[]));
-    let lease = lend_all(owner, &target, Access::Write);
-    let ticket = lease.ticket();
-    let ask = request(&source, &ticket, Direction::Write, vec![Op::contiguous(0, 0, 4096)]);
-    assert_eq!(within(a.submit(&peer, ask).unwrap()).await.status, Ok(()));
-    assert!(bytes(&target) == pattern(1, 4096));
-}
-
 #[tokio::test]
 async fn heads_by_hand_are_served_and_go_round_the_ring() {
     let (owner, target, lease) = owner();
@@ -104,7 +92,7 @@ async fn a_ring_that_breaks_the_protocol_ends_its_stream_and_nothing_else() {
         assert!(zombie.is_closed(), "{what}");
     }
     assert!(bytes(&target)[SLICE as usize..].iter().all(|byte| *byte == 7), "beside the first slice");
-    assert_serves(&owner).await;
+    assert_serves(&owner, SHM).await;
 }
 
 #[tokio::test]
@@ -119,7 +107,7 @@ async fn a_slate_that_is_none_ends_its_stream() {
         pass(&zombie.socket, file.as_fd());
         assert!(zombie.is_closed(), "{n}");
     }
-    assert_serves(&owner).await;
+    assert_serves(&owner, SHM).await;
 }
 
 /// Who takes more than was put is found when room is needed.
@@ -133,7 +121,7 @@ async fn taken_counts_that_cannot_be_harm_nobody() {
     // Acknowledgements fill the owner's ring, for nobody takes them.
     let ended = (0..4 * DATA / 76).any(|id| zombie.send(id, ticket, 0).is_err());
     assert!(ended || zombie.is_closed());
-    assert_serves(&owner).await;
+    assert_serves(&owner, SHM).await;
 }
 
 /// The socket's end is the stream's, at once, and what was put before counts.
@@ -151,7 +139,7 @@ async fn what_was_put_before_the_end_counts() {
     assert_eq!(owner.stats().peers, 1);
     drop(zombie);
     eventually("its session ends", || owner.stats().peers == 0).await;
-    assert_serves(&owner).await;
+    assert_serves(&owner, SHM).await;
 }
 
 /// Both sides sleep all the time, and are woken by each other, by callers that drive and by callers that do not: no word is lost, or its

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
 use kvrail_transfer::*;
@@ -44,6 +44,25 @@ fn without_a_fabric_it_is_refused_by_name() {
     let error = Engine::start(config).err().unwrap();
     assert!(matches!(error, EngineError::Config { name: "fabric", .. }), "{error}");
     assert!(!EngineConfig::default().transports.contains(&TransportKind::Sim), "nobody has it by default");
+}
+
+/// The notification itself goes over a socket and is there at once; the rail's word goes there and back once more.
+#[tokio::test]
+async fn a_notification_waits_for_the_word_of_the_rail_that_brought_its_bytes() {
+    let fabric = slow();
+    let (a, b) = (on(&fabric, vec![TransportKind::Sim]), on(&fabric, vec![TransportKind::Sim]));
+    let peer = within(a.connect(b.local_addr(), None)).await.unwrap();
+    let (source, target) = (region(&a, 4096, &pattern(1, 4096)), region(&b, 4096, &[]));
+    let lease = lend_all(&b, &target, Access::Write);
+    let (ticket, notify) = (lease.ticket(), Some(bytes::Bytes::from_static(b"there")));
+    let ops = vec![Op::contiguous(0, 0, 4096)];
+    let ask = TransferRequest { notify, ..request(&source, &ticket, Direction::Write, ops) };
+    let transfer = a.submit(&peer, ask).unwrap();
+    let inbox = b.notifications();
+    assert_eq!(&within(inbox.recv()).await.payload[..], b"there");
+    let heard = Instant::now();
+    let landed = within(transfer).await.last_landed.expect("it has landed");
+    assert!(heard - landed >= Duration::from_millis(290), "{:?} after the bytes", heard - landed);
 }
 
 /// The owner's rail stands still; what is written to its memory, and read from it, goes on.

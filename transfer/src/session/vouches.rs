@@ -13,7 +13,7 @@ use crate::transport::TransportKind;
 pub(crate) type Place = (TransportKind, u8);
 
 /// Notifications that wait, at most: one is small, and a peer waits for an answer to each.
-const WAITING_MAX: usize = 4096;
+const WAITING_MAX: usize = 1024;
 
 struct Waiting {
     payload: Vec<u8>,

@@ -506,7 +506,11 @@ impl Message {
             30 => Self::Limit { port: take_port(&mut r)?, limit: take_limit(&mut r)? },
             31 => {
                 let (seq, payload) = (r.u64()?, r.bytes()?.to_vec());
-                let streams = (0..r.u16()?).map(|_| Ok((kind_of(r.u8()?)?, take_index(&mut r)?)));
+                let count = r.u16()?;
+                if count > 2 * u16::from(STREAMS_MAX) {
+                    return Err(DecodeError); // more than there are one-sided rails
+                }
+                let streams = (0..count).map(|_| Ok((kind_of(r.u8()?)?, take_index(&mut r)?)));
                 Self::NotifyBehind { seq, payload, streams: streams.collect::<Result<_, _>>()? }
             }
             23 => Self::Recall { lease: r.u64()? },

@@ -184,3 +184,15 @@ pub async fn assert_nothing_is_left(engines: &[&Engine]) {
         .await;
     }
 }
+
+/// An honest peer still gets its bytes across.
+pub async fn assert_serves(owner: &Engine, kind: TransportKind) {
+    let a = engine(kind);
+    let peer = within(a.connect(owner.local_addr(), None)).await.expect("still serves");
+    let (source, target) = (region(&a, 4096, &pattern(1, 4096)), region(owner, 4096, &[]));
+    let lease = lend_all(owner, &target, Access::Write);
+    let ticket = lease.ticket();
+    let ask = request(&source, &ticket, Direction::Write, vec![Op::contiguous(0, 0, 4096)]);
+    assert_eq!(within(a.submit(&peer, ask).unwrap()).await.status, Ok(()));
+    assert!(bytes(&target) == pattern(1, 4096));
+}

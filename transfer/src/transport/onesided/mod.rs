@@ -118,10 +118,9 @@ pub(crate) trait Device: Send {
     /// Keys of the parts that these ranges (offset and length) of a region lie in, by offset.
     fn keys(&mut self, region: &Region, ranges: &mut dyn Iterator<Item = (u64, u64)>, side: Side) -> Reach;
 
-    /// Keys for whom a lease is lent to, by offset.
-    fn lend(&mut self, region: &Region, lease: &Arc<LeaseState>) -> Reach {
-        let mut ranges = lease.ranges.iter().map(|range| (range.offset, range.len));
-        self.keys(region, &mut ranges, Side::Remote)
+    /// Keys that open a lease and nothing else, by offset; none where leases are not guarded.
+    fn guard(&mut self, _region: &Region, _lease: &Arc<LeaseState>) -> Option<Reach> {
+        None
     }
 
     /// Makes a requester, in place of the one before; its address for the peer.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::plan::{Cause, Completion, Direction, Fate, Outcome, SliceId};
-use crate::session::lease::Access;
+use crate::session::lease::{Access, Pin};
 use crate::session::pipe::{Pipe, PipeError};
 use crate::session::wire::{Borrow, Message};
 use crate::telemetry::count;
@@ -234,7 +234,7 @@ impl<D: Device> OneSided<D> {
         let (device, pipe) = (&mut self.device, &mut self.pipe);
         self.lending.tell(|pin| -> Result<_, RailError> {
             let lease = pin.lease();
-            let (status, keys) = match device.lend(pin.region(), lease) {
+            let (status, keys) = match keys_of(device, pin) {
                 // Its end comes before its beginning.
                 _ if lease.is_revoked() => (Status::Stale, Vec::new()),
                 Reach::Soon => return Ok(Some(false)),
@@ -406,6 +406,12 @@ impl<D: Device> OneSided<D> {
     fn tell(&mut self, slice: SliceId, outcome: Outcome) {
         self.done.push_back(Completion { slice, outcome });
     }
+}
+
+/// Keys for whom a lease is lent to.
+fn keys_of(device: &mut impl Device, pin: &Pin) -> Reach {
+    let mut ranges = pin.lease().ranges.iter().map(|range| (range.offset, range.len));
+    device.guard(pin.region(), pin.lease()).unwrap_or_else(|| device.keys(pin.region(), &mut ranges, Side::Remote))
 }
 
 fn status_of(byte: u8) -> Result<Status, RailError> {

@@ -15,7 +15,7 @@ use crate::transport::RailError;
 use crate::transport::onesided::{Device, Key, Reach, Request, Side, Work};
 use crate::transport::rdma::address::Address;
 use crate::transport::rdma::clerk::{Note, Order, What, causes};
-use crate::transport::rdma::pair::{Requester, Responder};
+use crate::transport::rdma::pair::{Queue, Requester, Responder};
 use crate::transport::rdma::{CHUNK_BYTES, Clerk, Nic};
 use crate::transport::sys::{Poller, Waker};
 
@@ -116,10 +116,37 @@ impl RdmaDevice {
         Ok(())
     }
 
-    /// An event is due that has not come.
-    fn is_armed(&self) -> bool {
-        self.requester.as_ref().is_some_and(Requester::is_armed)
-            || self.responder.as_ref().is_some_and(Responder::is_armed)
+    /// Keys of a guarded lease.
+    fn guarded(&mut self, region: &Region, lease: &Arc<LeaseState>) -> Reach {
+        if let Some(keys) = region.registrations().guard(&self.nic, lease) {
+            return Reach::Now(keys);
+        }
+        if self.unguarded.remove(&lease.key) {
+            return Reach::Never;
+        }
+        if self.guarding.insert(lease.key) {
+            self.order(What::Lease(Arc::clone(lease)));
+        }
+        Reach::Soon
+    }
+
+    /// Queues that may raise events.
+    fn queues(&mut self) -> (Option<&mut Queue>, Option<&mut Queue>) {
+        (self.requester.as_mut().map(|it| &mut it.queue), self.responder.as_mut().map(|it| &mut it.queue))
+    }
+
+    /// Takes the events that are due: each is asked for when the last one has come.
+    fn take_events(&mut self) -> Result<(), RailError> {
+        loop {
+            let (requester, responder) = self.queues();
+            if !requester.iter().chain(&responder).any(|queue| queue.is_armed()) {
+                return Ok(());
+            }
+            let Some(event) = self.channel.event()? else { return Ok(()) };
+            let (requester, responder) = self.queues();
+            requester.map(|queue| queue.disarm(event));
+            self.listens |= responder.is_some_and(|queue| queue.disarm(event));
+        }
     }
 
     fn destroy_requester(&mut self) {
@@ -183,21 +210,8 @@ impl Device for RdmaDevice {
         if reach == Reach::Soon { reach } else { Reach::Now(keys) }
     }
 
-    fn lend(&mut self, region: &Region, lease: &Arc<LeaseState>) -> Reach {
-        if !self.guards {
-            let mut ranges = lease.ranges.iter().map(|range| (range.offset, range.len));
-            return self.keys(region, &mut ranges, Side::Remote);
-        }
-        if let Some(keys) = region.registrations().guard(&self.nic, lease) {
-            return Reach::Now(keys);
-        }
-        if self.unguarded.remove(&lease.key) {
-            return Reach::Never;
-        }
-        if self.guarding.insert(lease.key) {
-            self.order(What::Lease(Arc::clone(lease)));
-        }
-        Reach::Soon
+    fn guard(&mut self, region: &Region, lease: &Arc<LeaseState>) -> Option<Reach> {
+        self.guards.then(|| self.guarded(region, lease))
     }
 
     fn requester(&mut self) -> Result<Vec<u8>, RailError> {
@@ -252,26 +266,20 @@ impl Device for RdmaDevice {
     fn reap(&mut self, into: &mut Vec<Work>) -> Result<(), RailError> {
         self.hear()?;
         if std::mem::take(&mut self.ringing) {
-            // No more than have been asked for: each is asked for when the last one has come.
-            while self.is_armed()
-                && let Some(queue) = self.channel.event()?
-            {
-                let answered = self.requester.as_mut().is_some_and(|requester| requester.disarm(queue));
-                if !answered && self.responder.as_mut().is_some_and(|responder| responder.disarm(queue)) {
-                    self.listens = true;
-                }
-            }
+            self.take_events()?;
         }
         if std::mem::take(&mut self.listens)
             && let Some(responder) = &mut self.responder
         {
-            self.vouched = responder.hear()?.or(self.vouched);
+            let (word, more) = responder.hear()?;
+            (self.vouched, self.listens) = (word.or(self.vouched), more);
         }
         self.requester.as_mut().map_or(Ok(()), |requester| requester.reap(into))
     }
 
     fn arm(&mut self) -> Result<bool, RailError> {
-        self.requester.as_mut().map_or(Ok(false), Requester::arm)
+        let armed = self.requester.as_mut().map_or(Ok(false), Requester::arm)?;
+        Ok(armed || self.listens)
     }
 
     fn close(&mut self) -> bool {

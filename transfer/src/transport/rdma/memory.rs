@@ -23,6 +23,7 @@ use crate::transport::rdma::{CHUNK_BYTES, Nic};
 
 /// A stretch of a lease, registered for it alone.
 struct Guard {
+    nic: u64,
     range: ByteRange,
     region: MemoryRegion,
 }
@@ -31,8 +32,8 @@ struct Guard {
 #[derive(Default)]
 pub(crate) struct Registrations {
     made: Mutex<BTreeMap<(u64, u32), MemoryRegion>>,
-    /// Registered for one lease alone, by its key and NIC, until its fence.
-    guards: Mutex<BTreeMap<(u64, u64), Vec<Guard>>>,
+    /// Registered for one lease alone, by its key, until its fence.
+    guards: Mutex<BTreeMap<u64, Vec<Guard>>>,
     /// NICs reach it on a device: what they write there may want a flush.
     on_device: AtomicBool,
 }
@@ -48,23 +49,20 @@ impl Registrations {
         self.on_device.store(true, Ordering::Release);
     }
 
-    /// Keys that open one lease, if they have been made.
+    /// Keys by which a NIC opens one lease, if they have been made.
     pub(super) fn guard(&self, nic: &Nic, lease: &LeaseState) -> Option<Vec<Key>> {
         let guards = self.guards.lock();
-        let guard = guards.get(&(lease.key, nic.id))?;
-        let key = |Guard { range, region }: &Guard| Key { offset: range.offset, len: range.len, key: region.rkey() };
-        Some(guard.iter().map(key).collect())
+        let own = guards.get(&lease.key)?.iter().filter(|guard| guard.nic == nic.id);
+        let keys =
+            own.map(|Guard { range, region, .. }| Key { offset: range.offset, len: range.len, key: region.rkey() });
+        Some(keys.collect::<Vec<_>>()).filter(|keys| !keys.is_empty())
     }
 
     /// A lease has ended: its keys open nothing.
     pub(crate) fn unguard(&self, lease: u64) {
-        let mut guards = self.guards.lock();
-        let mut ended = guards.split_off(&(lease, 0));
-        if let Some(after) = lease.checked_add(1) {
-            guards.append(&mut ended.split_off(&(after, 0)));
-        }
+        let ended = self.guards.lock().remove(&lease);
         // Outside of the lock: it takes a while.
-        drop(guards);
+        drop(ended);
     }
 
     /// The key of a part, if it is registered with that NIC.
@@ -125,9 +123,9 @@ pub(super) fn guard(region: &Region, nic: &Nic, lease: &LeaseState) -> Result<()
     let mut guards = Vec::new();
     for range in stretches(&lease.ranges, GUARDS_MAX, CHUNK_BYTES) {
         let registered = register_range(region, nic, (range.offset, range.len), access)?;
-        guards.push(Guard { range, region: registered });
+        guards.push(Guard { nic: nic.id, range, region: registered });
     }
-    made.guards.lock().insert((lease.key, nic.id), guards);
+    made.guards.lock().entry(lease.key).or_default().extend(guards);
     Ok(())
 }
 

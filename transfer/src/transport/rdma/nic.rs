@@ -57,7 +57,7 @@ fn list(names: &[String]) -> String {
 }
 
 /// The RDMA NICs of this machine with an active port, as settings name them; none where there is no libibverbs. Those that cannot be opened
-/// are left out.
+/// or could not be used are left out.
 #[must_use]
 pub fn active_rdma_rails() -> Vec<RdmaRail> {
     let Ok(devices) = Verbs::open().map_err(drop).and_then(|verbs| verbs.devices().map_err(drop)) else {
@@ -65,7 +65,8 @@ pub fn active_rdma_rails() -> Vec<RdmaRail> {
     };
     let ports = devices.iter().filter_map(|device| {
         let context = device.open().ok()?;
-        let ports = u8::try_from(context.attributes().ok()?.ports).unwrap_or(u8::MAX);
+        let attributes = context.attributes().ok().filter(|attributes| attributes.mr_bytes_max >= CHUNK_BYTES)?;
+        let ports = u8::try_from(attributes.ports).unwrap_or(u8::MAX);
         Some(active_ports(&device.name(), &context, ports))
     });
     ports.flatten().collect()

@@ -70,10 +70,45 @@ fn address(pair: &QueuePair, nic: &Nic, like: Option<&Address>, reads: u8) -> Re
     Ok((address, entry.index))
 }
 
+/// A completion queue, and whether it will say when something is in it.
+pub(super) struct Queue {
+    queue: CompletionQueue,
+    /// An event has been asked for and has not come.
+    armed: bool,
+}
+
+impl Queue {
+    fn new(nic: &Nic, channel: &CompletionChannel, entries: u32) -> Result<Self, Error> {
+        Ok(Self { queue: nic.context.completion_queue(entries, Some(channel))?, armed: false })
+    }
+
+    /// Whether an event of this queue was fetched. Then no other comes until it is asked for.
+    pub(super) fn disarm(&mut self, queue: u32) -> bool {
+        let is_ours = self.queue.handle() == queue;
+        self.armed &= !is_ours;
+        is_ours
+    }
+
+    /// Whether an event is due that has not come.
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Asks for an event, unless one is due. True if so: what came before raises none.
+    fn arm(&mut self) -> Result<bool, Error> {
+        let asks = !self.armed;
+        if asks {
+            self.queue.request_event(false)?;
+            self.armed = true;
+        }
+        Ok(asks)
+    }
+}
+
 /// What sends our requests.
 pub(super) struct Requester {
     pair: QueuePair,
-    queue: CompletionQueue,
+    pub(super) queue: Queue,
     near: Address,
     gid_index: u32,
     chain: SendChain,
@@ -83,8 +118,6 @@ pub(super) struct Requester {
     completions: Box<[Completion]>,
     /// Signalled requests that have not completed.
     outstanding: usize,
-    /// An event has been asked for and has not come.
-    armed: bool,
 }
 
 impl Requester {
@@ -93,10 +126,10 @@ impl Requester {
         // One more than slices take: for the word that vouches.
         let depth = (DEPTH as u32 + 1).min(attributes.qp_requests_max).min(attributes.cq_entries_max);
         let segments = SEGMENTS_MAX.min(attributes.segments_max).max(1);
-        let queue = nic.context.completion_queue(depth, Some(channel))?;
+        let queue = Queue::new(nic, channel, depth)?;
         let capacity =
             Capacity { sends: depth, receives: 1, send_segments: segments, receive_segments: 1, inline_bytes: 0 };
-        let pair = new_pair(nic, &queue, capacity, Access::empty())?;
+        let pair = new_pair(nic, &queue.queue, capacity, Access::empty())?;
         let (near, gid_index) = address(&pair, nic, None, attributes.qp_reads_started_max)?;
         Ok(Self {
             pair,
@@ -109,7 +142,6 @@ impl Requester {
             segments_max: segments as usize,
             completions: vec![Completion::default(); BATCH].into(),
             outstanding: 0,
-            armed: false,
         })
     }
 
@@ -163,26 +195,9 @@ impl Requester {
         Ok(())
     }
 
-    /// Whether an event of this queue was fetched. Then no other comes until it is asked for.
-    pub(super) fn disarm(&mut self, queue: u32) -> bool {
-        let is_ours = self.queue.handle() == queue;
-        self.armed &= !is_ours;
-        is_ours
-    }
-
-    /// Whether an event is asked for and has not come.
-    pub(super) fn is_armed(&self) -> bool {
-        self.armed
-    }
-
-    /// Asks for an event where something is outstanding and none has been asked for. True if so: what came before raises none.
+    /// Asks for an event where something is outstanding and none is due. True if so: what came before raises none.
     pub(super) fn arm(&mut self) -> Result<bool, RailError> {
-        if self.outstanding == 0 || self.armed {
-            return Ok(false);
-        }
-        self.queue.request_event(false)?;
-        self.armed = true;
-        Ok(true)
+        Ok(self.outstanding > 0 && self.queue.arm()?)
     }
 
     /// Takes what has completed.
@@ -191,7 +206,7 @@ impl Requester {
             return Ok(());
         }
         loop {
-            let taken = self.queue.poll(&mut self.completions)?;
+            let taken = self.queue.queue.poll(&mut self.completions)?;
             for completion in taken {
                 let status = match completion.status() {
                     Status::Success => WorkStatus::Success,
@@ -218,25 +233,23 @@ impl Requester {
 pub(super) struct Responder {
     pair: QueuePair,
     /// Of its receives.
-    queue: CompletionQueue,
+    pub(super) queue: Queue,
     near: Address,
     receives: ReceiveChain,
-    armed: bool,
 }
 
 impl Responder {
     /// Connected to the requester at `far`.
     pub(super) fn new(nic: &Nic, channel: &CompletionChannel, far: &Address) -> Result<Self, RailError> {
         let receives = RECEIVES as u32;
-        let queue = nic.context.completion_queue(receives + 1, Some(channel))?;
+        let queue = Queue::new(nic, channel, receives + 1)?;
         let capacity = Capacity { sends: 1, receives, send_segments: 1, receive_segments: 1, inline_bytes: 0 };
-        let pair = new_pair(nic, &queue, capacity, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+        let pair = new_pair(nic, &queue.queue, capacity, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
         let (near, gid_index) = address(&pair, nic, Some(far), nic.attributes.qp_reads_answered_max)?;
-        let mut responder =
-            Self { pair, queue, near, receives: ReceiveChain::with_capacity(RECEIVES, 0), armed: false };
+        let mut responder = Self { pair, queue, near, receives: ReceiveChain::with_capacity(RECEIVES, 0) };
         // Before a request can come, and asked for before there can be an event.
         responder.receive(RECEIVES)?;
-        responder.arm()?;
+        responder.queue.arm()?;
         to_rtr(&responder.pair, nic, &responder.near, gid_index, far)?;
         Ok(responder)
     }
@@ -250,45 +263,18 @@ impl Responder {
         self.pair.post_receive(&mut self.receives).map_err(|error| RailError::Nic(error.to_string()))
     }
 
-    fn arm(&mut self) -> Result<(), RailError> {
-        self.queue.request_event(false)?;
-        self.armed = true;
-        Ok(())
-    }
-
-    /// As of [`Requester::disarm`].
-    pub(super) fn disarm(&mut self, queue: u32) -> bool {
-        let is_ours = self.queue.handle() == queue;
-        self.armed &= !is_ours;
-        is_ours
-    }
-
-    /// Whether an event is asked for and has not come.
-    pub(super) fn is_armed(&self) -> bool {
-        self.armed
-    }
-
-    /// The peer's latest word, if there was one. For when its event has come: asks for the next.
-    pub(super) fn hear(&mut self) -> Result<Option<u32>, RailError> {
-        let mut latest = None;
+    /// For when its event has come: the peer's latest word, if there is one, and whether to look once more. A batch at a time: a peer
+    /// that says words without end keeps nobody from the rest.
+    pub(super) fn hear(&mut self) -> Result<(Option<u32>, bool), RailError> {
         let mut room = [Completion::default(); RECEIVES];
-        loop {
-            let taken = self.queue.poll(&mut room)?;
-            for completion in taken {
-                if !completion.is_success() {
-                    return Err(RailError::Nic("a responder is in error".into()));
-                }
-                latest = completion.immediate().or(latest);
-            }
-            let taken = taken.len();
-            if taken > 0 {
-                self.receive(taken)?;
-            } else if self.armed {
-                return Ok(latest);
-            } else {
-                // What came before this raises none: it is looked for once more.
-                self.arm()?;
-            }
+        let taken = self.queue.queue.poll(&mut room)?;
+        if taken.iter().any(|completion| !completion.is_success()) {
+            return Err(RailError::Nic("a responder is in error".into()));
+        }
+        let latest = taken.iter().rev().find_map(Completion::immediate);
+        match taken.len() {
+            0 => Ok((None, self.queue.arm()?)),
+            taken => self.receive(taken).map(|()| (latest, true)),
         }
     }
 

@@ -1,10 +1,10 @@
 //! The leases that a stream has met, so that the table's lock is taken once a lease and not once a frame.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::hash::Plain;
+use foldhash::HashMap;
+
 use crate::plan::Refusal;
 use crate::session::lease::{Access, LeaseState, Pin};
 use crate::transport::Owner;
@@ -14,7 +14,7 @@ use crate::transport::frame::{Entry, Header};
 const CACHE_MAX: usize = 1024;
 
 #[derive(Default)]
-pub(super) struct LeaseCache(HashMap<u64, Arc<LeaseState>, Plain>);
+pub(super) struct LeaseCache(HashMap<u64, Arc<LeaseState>>);
 
 impl LeaseCache {
     fn find(&mut self, owner: &Owner, id: u64, key: u64) -> Option<Arc<LeaseState>> {

@@ -21,7 +21,6 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::hash::Plain;
 use crate::integrity::Crc;
 use crate::plan::{Completion, Direction, Piece, SliceId};
 use crate::session::inflow::Inflow;
@@ -63,7 +62,7 @@ pub(crate) struct Stream {
     shm: Option<Exchange>,
     tx: Tx,
     rx: Rx,
-    flights: HashMap<u64, Flight, Plain>,
+    flights: HashMap<u64, Flight>,
     spare_pieces: Vec<Vec<Piece>>,
     lanes: Lanes,
     /// Received, and on their way to a device; no more than the peer has slices in flight.
