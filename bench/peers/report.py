@@ -26,6 +26,7 @@ _RATIOS: Sequence[Tuple[str, str, Sequence[str], str, str, Any]] = [
     ("shm_kv_to_memcpy_1", "kvrail-shm", ["memcpy-1"], "kv", "gb_per_s", max),
     ("shm_kv_to_nixl", "kvrail-shm", NIXL_CMA, "kv", "gb_per_s", max),
     ("tcp_latency_to_best", "kvrail-tcp", [*SOCKETS, *NIXL_TCP], "latency", "p50_us", min),
+    ("shm_latency_to_memcpy", "kvrail-shm", ["memcpy-1"], "latency", "p50_us", min),
 ]
 
 #: Name, contender, cell, figure.

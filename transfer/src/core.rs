@@ -192,7 +192,7 @@ impl Core {
     }
 
     /// The same for who has looked at the clock: that is a system call on some machines.
-    fn plan_at<R>(&self, now: Instant, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
+    pub(crate) fn plan_at<R>(&self, now: Instant, own: RailSet, f: impl FnOnce(&mut Plan, Time) -> R) -> (R, RailSet) {
         let now = self.time(now);
         let (result, orders) = {
             let mut plan = self.plan.lock();

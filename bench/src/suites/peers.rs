@@ -27,12 +27,17 @@ const BUILDER: &str = "maturin>=1.9.4,<2";
 enum Bound {
     Least(f64),
     Most(f64),
+    /// Told only.
+    Told,
 }
 
-use Bound::{Least, Most};
+use Bound::{Least, Most, Told};
+
+/// A write on the same host to memcpy of as many bytes: 4 µs were promised on a machine where memcpy takes 1.1.
+const SHM_LATENCY: f64 = 4.0 / 1.1;
 
 /// Figures of `run.py` by name, what they say, and what is promised.
-const BOUNDS: [(&str, &str, Bound); 15] = [
+const BOUNDS: [(&str, &str, Bound); 16] = [
     ("tcp_kv_to_sockets", "KV shape over tcp, to two plain connections", Least(0.95)),
     ("tcp_kv_to_nixl", "KV shape over tcp, to NIXL's best", Least(2.5)),
     ("tcp_kv_to_mooncake", "KV shape over tcp, to Mooncake", Least(8.0)),
@@ -42,7 +47,8 @@ const BOUNDS: [(&str, &str, Bound); 15] = [
     ("shm_kv_to_memcpy", "KV shape on the same host, to memcpy", Least(0.9)),
     ("shm_kv_to_nixl", "KV shape on the same host, to NIXL's CMA", Least(2.4)),
     ("tcp_latency_to_best", "one 4 KiB write over tcp, p50 to the better of plain sockets and NIXL", Most(1.1)),
-    ("shm_latency_us", "one 4 KiB write on the same host, p50 in µs", Most(4.0)),
+    ("shm_latency_us", "one 4 KiB write on the same host, p50 in µs", Told),
+    ("shm_latency_to_memcpy", "one 4 KiB write on the same host, p50 to memcpy's", Most(SHM_LATENCY)),
     ("submit_scattered_ns", "caller's CPU a scattered block, ns", Most(100.0)),
     ("submit_strided_ns", "caller's CPU a block of strided descriptors, ns", Most(10.0)),
     ("submit_scattered_shm_ns", "caller's CPU a scattered block over shm, ns", Most(100.0)),
@@ -111,12 +117,13 @@ fn judge(report: &Report, judged: bool, findings: &mut Findings) {
         };
         let beside = beside.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
         let (holds, promised) = match bound {
-            Least(floor) => (value.median >= floor, format!("at least {floor}")),
-            Most(ceiling) => (value.median <= ceiling, format!("at most {ceiling}")),
+            Least(floor) => (value.median >= floor, format!(", at least {floor:.3} promised")),
+            Most(ceiling) => (value.median <= ceiling, format!(", at most {ceiling:.3} promised")),
+            Told => (true, String::new()),
         };
-        findings.figure(what, format!("{value}{beside}, {promised} promised"));
+        findings.figure(what, format!("{value}{beside}{promised}"));
         if judged {
-            findings.check(holds, format!("{what}: {value}, {promised} promised"));
+            findings.check(holds, format!("{what}: {value}{promised}"));
             findings.check(value.samples >= ROUNDS, format!("{what}: only {} rounds", value.samples));
         }
     }

@@ -183,10 +183,10 @@ impl Account {
 
     fn is_due(&self, wanted: u64, is_busy: bool) -> bool {
         let (told, quantum) = (&self.told, u64::from(self.limit.quantum));
-        // What was asked for is nearly granted, and there is more than that.
+        // What was asked for is nearly granted, and there is more than that. The end of a turn is told, and with it what is wanted then.
         let granted = self.limit.total.max(self.used);
-        let wants_more =
-            wanted > told.wanted.max(granted) && told.wanted <= granted.saturating_add(quantum + SHORT_BYTES);
+        let ahead = if self.has_turns() { SHORT_BYTES } else { quantum + SHORT_BYTES };
+        let wants_more = wanted > told.wanted.max(granted) && told.wanted <= granted.saturating_add(ahead);
         // Half a quantum at a time, and the last of it: or what many senders keep to themselves would fill the window. Of a turn the
         // end is enough, and more than one at a time is somebody else's.
         let settled = self.settled - told.settled;
@@ -354,6 +354,17 @@ mod tests {
         account.on_sent(100);
         assert!(!account.on_settled(100, true), "the turn is over");
         assert_eq!(numbers(account.poll((1 << 20) - 1000, TENANT, Time(0))), Some((1000, 1000, 1 << 20)));
+    }
+
+    #[test]
+    fn more_work_within_a_turn_is_told_with_its_end_unless_the_next_would_look_like_the_last() {
+        for (asked, is_told) in [(1000 + SHORT_BYTES + 500, false), (1000 + SHORT_BYTES, true)] {
+            let mut account = Account::new(true, false);
+            account.handle_limit(limit(1, 0));
+            account.poll(asked, TENANT, Time(0));
+            account.handle_limit(Limit { at_once: 500, ..limit(1, 1000) });
+            assert_eq!(account.poll(2 * asked, TENANT, Time(0)).is_some(), is_told, "{asked}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use slab::Slab;
 
 use crate::core::{Core, STREAMS_MAX};
 use crate::engine::ConnectError;
-use crate::plan::{Action, Cause, Failure, PathId, PeerId, RailSet};
+use crate::plan::{Action, Cause, Failure, PathId, PeerId, RailSet, Time};
 use crate::session::lease::fencing_is_off;
 use crate::session::line::Line;
 use crate::session::peer::{Reply, Session};
@@ -230,6 +230,8 @@ pub(crate) struct Control {
     pub(super) me: Identity,
     pub(super) own: Own,
     pub(super) ports: Ports,
+    /// The clock when it was looked at last: a look is a system call on some machines.
+    pub(super) now: Instant,
     told_of_rejection: Option<Instant>,
     /// When a connection or a session has a timer, at the earliest; `None` when that may have changed. Heartbeats only ever put it off, so
     /// that they are heard without a look at everybody.
@@ -267,6 +269,7 @@ impl Control {
             me,
             own,
             ports,
+            now: Instant::now(),
             told_of_rejection,
             due,
         })
@@ -283,7 +286,8 @@ impl Control {
                 self.command(command);
             }
             // Timers come after what was heard: a late look at the clock must not take our own sleep for a peer's.
-            self.timers(Instant::now());
+            self.now = Instant::now();
+            self.timers(self.now);
             self.credits();
             let timeout = self.next_timer();
             core.control_is_up.store(false, Ordering::SeqCst);
@@ -313,6 +317,11 @@ impl Control {
         self.end();
         drop(self);
         core.thread_ended();
+    }
+
+    /// The same as the planner and the ledgers have it.
+    pub(super) fn time(&self) -> Time {
+        self.core.time(self.now)
     }
 
     fn end(&mut self) {
@@ -640,7 +649,7 @@ impl Control {
             self.close_streams(id);
         }
         self.core.plan(RailSet::default(), |p, now| p.planner.handle_peer_lost(session.peer, now));
-        self.ports.peer_lost(session.peer, &self.core);
+        self.ports.peer_lost(session.peer, self.time());
         self.bury(id);
     }
 

@@ -20,7 +20,9 @@ impl Control {
     /// Serves a message of a session's control connection.
     pub(super) fn control_message(&mut self, id: u64, message: Message) {
         let Some(live) = self.sessions.get_mut(&id) else { return };
-        live.heard = Instant::now();
+        // Not the clock of the last look: whoever was stopped since then, and finds all of a peer's beats at once, must not count them as old.
+        self.now = Instant::now();
+        live.heard = self.now;
         let (known, inner) = match message {
             Message::Heartbeat { heard } => (live.line.was_heard(heard), None),
             Message::Numbered { number, heard, body } => {
@@ -37,7 +39,7 @@ impl Control {
             _ if !known => self.out_of_turn(id),
             // Ours would be due before the next of theirs: said now, both sides beat at one time, and an engine with many peers hears
             // them at once.
-            None if live.said.elapsed() >= self.core.config.heartbeat / 2 => self.beat(id),
+            None if live.heard.saturating_duration_since(live.said) >= self.core.config.heartbeat / 2 => self.beat(id),
             None => {}
             Some(inner) => {
                 self.due = None;
@@ -87,11 +89,11 @@ impl Control {
             }
             Some(Message::Demand { port, demand }) if live.credits => {
                 let peer = live.session.peer;
-                self.ports.demand(peer, port, demand, &self.core);
+                self.ports.demand(peer, port, demand, self.time());
             }
             Some(Message::Limit { port, limit }) if live.credits => {
                 let peer = Some(live.session.peer);
-                self.core.plan(RailSet::default(), |plan, _| plan.planner.handle_limit(peer, port, limit));
+                self.core.plan_at(self.now, RailSet::default(), |plan, _| plan.planner.handle_limit(peer, port, limit));
             }
             Some(Message::Bye) => self.lose(id, "the peer says good-bye"),
             _ => self.out_of_turn(id),
@@ -144,7 +146,7 @@ impl Control {
     /// Says something to a session's peer, once, whatever becomes of the connection.
     pub(super) fn tell(&mut self, id: u64, message: &Message) {
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
-        match live.line.say(message, Instant::now()) {
+        match live.line.say(message, self.now) {
             Some(numbered) => self.send(id, &numbered),
             None => self.lose(id, "the peer does not hear"),
         }
@@ -159,7 +161,7 @@ impl Control {
     /// Sends over a session's connection, if it has one.
     pub(super) fn send(&mut self, id: u64, message: &Message) {
         let Some(live) = self.sessions.get_mut(&id).filter(|l| !l.over) else { return };
-        live.said = Instant::now();
+        live.said = self.now;
         live.ack_by = None;
         let Some(key) = live.conn else { return };
         if let Some(conn) = self.conns.get_mut(key)

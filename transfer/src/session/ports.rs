@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, rail_of};
-use crate::plan::{CreditConfig, Demand, Ledger, Limit, PathId, PeerId, PortId, RailSet, TenantId};
+use crate::plan::{CreditConfig, Demand, Ledger, Limit, PathId, PeerId, PortId, RailSet, TenantId, Time};
 use crate::session::control::Control;
 use crate::session::inflow::Inflow;
 use crate::session::wire::{Message, StreamId};
@@ -71,8 +71,7 @@ impl Ports {
         is_counted.then(|| Arc::clone(self.inflows.entry((peer, port)).or_insert_with(|| Arc::new(Inflow::new(waker)))))
     }
 
-    pub(super) fn demand(&mut self, peer: PeerId, port: PortId, demand: Demand, core: &Core) {
-        let now = core.time(Instant::now());
+    pub(super) fn demand(&mut self, peer: PeerId, port: PortId, demand: Demand, now: Time) {
         if let Some(ledger) = self.ledgers.get_mut(&port) {
             self.is_new = true;
             if let Some(inflow) = self.inflows.get(&(peer, port)) {
@@ -82,15 +81,14 @@ impl Ports {
         }
     }
 
-    fn new_way(&mut self, peer: PeerId, port: PortId, core: &Core) {
+    fn new_way(&mut self, peer: PeerId, port: PortId, now: Time) {
         if let Some(ledger) = self.ledgers.get_mut(&port) {
             self.is_new = true;
-            ledger.handle_new_way(peer, core.time(Instant::now()));
+            ledger.handle_new_way(peer, now);
         }
     }
 
-    pub(super) fn peer_lost(&mut self, peer: PeerId, core: &Core) {
-        let now = core.time(Instant::now());
+    pub(super) fn peer_lost(&mut self, peer: PeerId, now: Time) {
         self.is_new = true;
         self.ledgers.values_mut().for_each(|ledger| ledger.handle_peer_lost(peer, now));
         self.inflows.retain(|(of, _), inflow| {
@@ -108,12 +106,11 @@ impl Ports {
     }
 
     /// Looks at what arrived, and appends what is to be said and who is to be cut.
-    fn serve(&mut self, core: &Core, words: &mut Vec<(PeerId, PortId, Limit)>, overdrawn: &mut Vec<PeerId>) {
+    fn serve(&mut self, now: Time, words: &mut Vec<(PeerId, PortId, Limit)>, overdrawn: &mut Vec<PeerId>) {
         let is_new = std::mem::take(&mut self.is_new);
         if !is_new && !self.ledgers.values().any(Ledger::is_limiting) {
             return;
         }
-        let now = core.time(Instant::now());
         for (&port, ledger) in self.ledgers.iter_mut().filter(|(_, ledger)| is_new || ledger.is_limiting()) {
             let inflows = || self.inflows.iter().filter(|((_, at), _)| *at == port);
             for ((peer, _), inflow) in inflows() {
@@ -162,10 +159,12 @@ impl Control {
         let (kind, index) = (stream.kind, stream.index);
         if self.sessions.get_mut(&id).is_some_and(|live| live.streams.ends_at(kind, index, port)) {
             let path = Core::path(&session, kind, index);
-            self.core.plan(RailSet::default(), |plan, _| plan.planner.handle_near_port(path, port, is_counted(port)));
+            self.core.plan_at(self.now, RailSet::default(), |plan, _| {
+                plan.planner.handle_near_port(path, port, is_counted(port))
+            });
             self.tell(id, &Message::Port { kind, index, port });
             // After that word: what the peer then says of itself includes what went this way.
-            self.ports.new_way(session.peer, port, &self.core);
+            self.ports.new_way(session.peer, port, self.time());
         }
         inflow
     }
@@ -174,7 +173,8 @@ impl Control {
     pub(super) fn port_there(&self, peer: PeerId, kind: TransportKind, index: u8, port: PortId) {
         let rail = rail_of(kind, index);
         let path = PathId { peer, local: rail, remote: rail };
-        self.core.plan(RailSet::default(), |plan, _| plan.planner.handle_port(path, port, is_counted(port)));
+        self.core
+            .plan_at(self.now, RailSet::default(), |plan, _| plan.planner.handle_port(path, port, is_counted(port)));
     }
 
     /// Says what there is to say of credits, to peers and to ourselves.
@@ -183,12 +183,12 @@ impl Control {
         // Our own words may call for an answer of ours: twice is enough, what is left wakes us at once.
         for _ in 0..2 {
             if self.core.credits_due.swap(false, Ordering::AcqRel) {
-                let (demands, _) = self.core.plan(RailSet::default(), |plan, _| {
+                let (demands, _) = self.core.plan_at(self.now, RailSet::default(), |plan, _| {
                     std::iter::from_fn(|| plan.planner.poll_demand()).collect::<Vec<_>>()
                 });
                 for (peer, port, demand) in demands {
                     match peer {
-                        None => self.ports.demand(ourselves, port, demand, &self.core),
+                        None => self.ports.demand(ourselves, port, demand, self.time()),
                         Some(peer) => {
                             if let Some(id) = self.by_peer.get(&peer).copied() {
                                 self.tell(id, &Message::Demand { port, demand });
@@ -198,11 +198,12 @@ impl Control {
                 }
             }
             let (mut words, mut overdrawn) = (Vec::new(), Vec::new());
-            self.ports.serve(&self.core, &mut words, &mut overdrawn);
+            self.ports.serve(self.time(), &mut words, &mut overdrawn);
             for (peer, port, limit) in words {
                 count(&self.core.counters.senders_limited, u64::from(limit.total == 0));
                 if peer == ourselves {
-                    self.core.plan(RailSet::default(), |plan, _| plan.planner.handle_limit(None, port, limit));
+                    self.core
+                        .plan_at(self.now, RailSet::default(), |plan, _| plan.planner.handle_limit(None, port, limit));
                 } else if let Some(id) = self.by_peer.get(&peer).copied() {
                     self.tell(id, &Message::Limit { port, limit });
                 }

@@ -122,7 +122,7 @@ fn path_spec(kind: TransportKind, session: &Session, sharing: u64) -> PathSpec {
     let is_rdma = kind == TransportKind::Rdma;
     let window_min_rdma = (256 << 10) / sharing.max(1);
     let (slice_bytes_min, window_min) =
-        if is_rdma { (16 << 10, window_min_rdma.clamp(16 << 10, 64 << 10)) } else { (1 << 20, 8 << 20) };
+        if is_rdma { (32 << 10, window_min_rdma.clamp(16 << 10, 64 << 10)) } else { (1 << 20, 8 << 20) };
     let chunk = if is_rdma { CHUNK_BYTES } else { u64::MAX };
     let limits = PathLimits {
         slice_bytes_min,

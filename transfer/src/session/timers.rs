@@ -102,7 +102,7 @@ impl Control {
         let next = next.chain(self.ports.wakes_at(core)).min();
         let at = next.map_or(u64::MAX, |at| core.time(at).0);
         core.control_wakes_at.store(at, Ordering::Release);
-        next.map(|at| at.saturating_duration_since(Instant::now()))
+        next.map(|at| at.saturating_duration_since(self.now))
     }
 
     fn session_wakes_at(&self, live: &Live) -> Instant {

@@ -95,9 +95,9 @@ impl CreditConfig {
             slack_max: 0,
             // More than a raise takes to come back as bytes on a fabric that is worth the name.
             turns: Some(Duration::from_micros(100)),
-            // A word costs as much as a slice.
-            quantum_time: Duration::from_millis(8),
-            quantum_bytes: (256 << 10, 4 << 20),
+            // A word costs as much as a slice; a longer turn has the others wait longer.
+            quantum_time: Duration::from_millis(4),
+            quantum_bytes: (128 << 10, 4 << 20),
             standing_bytes: (0, 0),
             ..Self::default()
         }
