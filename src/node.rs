@@ -48,6 +48,8 @@ settings! {
         transfer_checksum: bool = "false";
         /// Give each lease over RDMA keys of its own, so that peers reach nothing else (docs/transfer.md).
         transfer_guard_leases: bool = "false";
+        /// Congestion control of KV over TCP, by the system's name for it; without, the system's own.
+        transfer_tcp_congestion: Option<String> = "";
         /// Transfers of this node under way at most; what is to be sent beyond them waits for room.
         transfers_max: NonZeroU32 = "65536";
         /// Damage on purpose, for tests: key=number,... of drop, delay, flip and others; never in production.
@@ -95,6 +97,7 @@ impl NodeSettings {
         };
         config.transfer.guard_leases = self.transfer_guard_leases;
         config.transfer.checksum = self.transfer_checksum;
+        config.transfer.tcp_congestion.clone_from(&self.transfer_tcp_congestion);
         config.transfer.transfers_max = self.transfers_max.get() as usize;
         config.transfer.faults.clone_from(&self.transfer_fault);
         config.transfer.streams_per_peer = u8::try_from(self.transfer_streams.get()).map_err(|_| {

@@ -4,6 +4,7 @@
     python3 bindings/python/check.py                      # wheel, tests, examples
     python3 bindings/python/check.py --also python3.9     # the same wheel in other interpreters as well
     python3 bindings/python/check.py --wheel some.whl     # without building
+    python3 bindings/python/check.py --inside 'COMMAND'   # over RDMA as well, in the machine that COMMAND runs programs in
 
 Needs Rust, Python 3.9 or newer with pip and venv, and packages from wherever pip gets them: maturin, numpy, pytest. Lines
 that begin with `figure` are for `cargo xtask verify bindings`.
@@ -13,6 +14,7 @@ import argparse
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -73,7 +75,7 @@ def look_into(wheel):
 
 
 def try_in(scratch, python, wheel):
-    """Tests and examples, with the installed wheel and nothing of this directory on the path."""
+    """Tests and examples, with the installed wheel and nothing of this directory on the path; the interpreter that has it."""
     version = run(python, "-c", "import sys; print('.'.join(map(str, sys.version_info[:3])))").strip()
     inside = environment(scratch / f"try-{version}", python, wheel, "numpy", "pytest")
     settings = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
@@ -89,19 +91,36 @@ def try_in(scratch, python, wheel):
     for example in EXAMPLES:
         for line in run(inside, example, cwd=scratch, env=settings).strip().splitlines():
             figure(f"{example.name}, Python {version}", line)
+    return inside
+
+
+def try_over_rdma(inside, python):
+    """The tests that want NICs."""
+    tests = run(*inside, python, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "guest", env=dict(
+        os.environ, PYTHONDONTWRITEBYTECODE="1"
+    ))
+    summary = re.search(r"^\d+ passed in.*$", tests, re.MULTILINE)
+    if not summary:
+        sys.exit(f"over RDMA: not all tests passed:\n{tests}")
+    figure("tests over RDMA", summary.group())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--also", action="append", default=[], metavar="PYTHON", help="another interpreter to try it in")
     parser.add_argument("--wheel", type=pathlib.Path, help="take this wheel rather than build one")
+    parser.add_argument("--inside", type=shlex.split, metavar="COMMAND", help="runs a program where KVRAIL_TEST_RDMA's NICs are")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvrail-check-") as scratch:
+    # Where a machine that shares this one's files sees it.
+    target = HERE.parents[1] / "target"
+    target.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kvrail-check-", dir=target) as scratch:
         scratch = pathlib.Path(scratch)
         wheel = arguments.wheel.resolve() if arguments.wheel else build(scratch)
         look_into(wheel)
-        for python in [sys.executable, *arguments.also]:
-            try_in(scratch, python, wheel)
+        tried = [try_in(scratch, python, wheel) for python in [sys.executable, *arguments.also]]
+        if arguments.inside:
+            try_over_rdma(arguments.inside, tried[0])
     print("all is well", flush=True)
 
 

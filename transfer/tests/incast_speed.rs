@@ -255,7 +255,8 @@ async fn over_tcp() {
     value("tcp jain", fair.iter().copied().fold(1.0, f64::min));
 
     // A short transfer alone, and among those who always have more.
-    let times = if rounds > 1 { 100 } else { 15 };
+    // Of three hundred, for a ninety-ninth percentile that is more than the worst but one.
+    let times = if rounds > 1 { 300 } else { 15 };
     let alone = median(shorts(&flows[0], SHORT, 15).await);
     let busy: Vec<&Flow> = flows[1..].iter().collect();
     let (rates, took) = flood(&busy, time, shorts(&flows[0], SHORT, times)).await;

@@ -1,8 +1,9 @@
 //! The transfer engine from other languages: the header against the library, the example in C, the wheel in fresh virtual
-//! environments with its tests and examples.
+//! environments with its tests and examples, and over RDMA in the soft-RoCE machine.
 
 use std::process::Command;
 
+use super::guest::Guest;
 use super::python::output;
 use super::{Findings, Setting, Tier};
 
@@ -48,6 +49,13 @@ fn python(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     if setting.tier == Tier::Full {
         for other in others() {
             check.args(["--also", other]);
+        }
+        match Guest::missing(setting) {
+            None => {
+                let guest = Guest::new(setting, 2, 1);
+                check.args(["--inside", &guest.command(&["KVRAIL_TEST_RDMA"])]).env("KVRAIL_TEST_RDMA", guest.nics());
+            }
+            Some(why) => findings.skip(format!("the part over RDMA: the soft-RoCE machine cannot be had here: {why}")),
         }
     }
     let (ok, text) = output(&check)?;

@@ -85,16 +85,26 @@ impl<'a> Guest<'a> {
     /// # Errors
     /// If it cannot be started.
     pub fn run(&self, command: &[&str], env: &[(&str, &str)]) -> Result<Said, String> {
+        let names: Vec<&str> = env.iter().map(|(name, _)| *name).collect();
         let mut cargo = Command::new("cargo");
-        cargo.args(["xtask", "softroce", "run", "--memory", "3072"]).current_dir(&self.setting.root);
-        cargo.args(["--hosts", &self.hosts.to_string(), "--rails", &self.rails.to_string()]);
-        cargo.args(["--limit", &LIMIT_S.to_string()]);
-        for (name, value) in env {
-            cargo.args(["--env", name]).env(name, value);
-        }
-        let output = cargo.arg("--").args(command).output().map_err(|e| format!("cargo: {e}"))?;
+        cargo.args(self.arguments(&names)).envs(env.iter().copied()).current_dir(&self.setting.root);
+        let output = cargo.args(command).output().map_err(|e| format!("cargo: {e}"))?;
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         Ok(Said { ok: output.status.success(), text: text.into_owned() })
+    }
+
+    /// The command, in one line, behind which a program runs in it with these variables of its own surroundings.
+    pub fn command(&self, env: &[&str]) -> String {
+        format!("cargo {}", self.arguments(env).join(" "))
+    }
+
+    /// Cargo's arguments before the program's.
+    fn arguments(&self, env: &[&str]) -> Vec<String> {
+        let (hosts, rails, limit) = (self.hosts.to_string(), self.rails.to_string(), LIMIT_S.to_string());
+        let words =
+            ["xtask", "softroce", "run", "--memory", "3072", "--hosts", &hosts, "--rails", &rails, "--limit", &limit];
+        let env = env.iter().flat_map(|name| ["--env", name]);
+        words.into_iter().chain(env).chain(["--"]).map(str::to_owned).collect()
     }
 
     /// Runs tests of a test binary that are ignored elsewhere, one after the other, on the NICs of the first two hosts.

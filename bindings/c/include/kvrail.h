@@ -125,17 +125,20 @@ typedef struct kvrail_events kvrail_events;     /* what has ended, behind a desc
 
 #define KVRAIL_SHM 1u /* shared memory of one host */
 #define KVRAIL_TCP 2u
+#define KVRAIL_RDMA 4u
 #define KVRAIL_ADDRESS_MAX 64u /* room for an address as text, its NUL included */
 
 /* Settings; kvrail_config_init fills in what holds where nothing is said. */
 typedef struct kvrail_config {
   uint32_t size;               /* sizeof(kvrail_config) */
-  uint32_t transports;         /* KVRAIL_SHM and KVRAIL_TCP, or-ed */
+  uint32_t transports;         /* KVRAIL_SHM, KVRAIL_TCP and KVRAIL_RDMA, or-ed */
   const char *listen;          /* where peers connect to, ADDRESS:PORT, port 0 for a free one; NULL is 127.0.0.1:0 */
   const char *tcp_rails;       /* local addresses for TCP, ADDRESS[/PREFIX][@DEVICE][#RAIL],…; NULL: as the system routes */
+  const char *rdma_rails;      /* NICs for RDMA, DEVICE[:PORT][@GID][#RAIL],…; NULL: every one with an active port */
   uint32_t streams_per_peer;   /* of each transport, 1 to 32 */
   uint32_t workers;            /* threads that move bytes, 1 to 32 */
   uint32_t checksum;           /* not 0: CRC32 over each slice, checked where it lands */
+  uint32_t guard_leases;       /* not 0: leases over RDMA have keys of their own; the NIC turns away what is outside */
   uint32_t heartbeat_ms;       /* how often each side says that it lives */
   uint32_t peer_timeout_ms;    /* silence after which a peer counts as dead; two heartbeats at least */
   uint32_t connect_timeout_ms; /* bound of kvrail_connect */

@@ -2,6 +2,7 @@
 
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
+use std::str::FromStr;
 use std::time::Duration;
 
 use kvrail_bindings::Code;
@@ -14,6 +15,8 @@ use crate::status::Fault;
 pub const KVRAIL_SHM: u32 = 1;
 /// `kvrail_config.transports`: TCP.
 pub const KVRAIL_TCP: u32 = 2;
+/// `kvrail_config.transports`: RDMA.
+pub const KVRAIL_RDMA: u32 = 4;
 
 /// Settings of an engine. `kvrail_config_init` fills in what holds where nothing is said.
 #[derive(Clone, Copy, Debug)]
@@ -21,18 +24,22 @@ pub const KVRAIL_TCP: u32 = 2;
 pub struct kvrail_config {
     /// `sizeof(kvrail_config)` of the caller.
     pub size: u32,
-    /// `KVRAIL_SHM` and `KVRAIL_TCP`, or-ed.
+    /// `KVRAIL_SHM`, `KVRAIL_TCP` and `KVRAIL_RDMA`, or-ed.
     pub transports: u32,
     /// Where peers connect to, `ADDRESS:PORT`; port 0 takes a free one. NULL is 127.0.0.1:0.
     pub listen: *const c_char,
     /// Local addresses over which TCP moves data, `ADDRESS[/PREFIX][@DEVICE][#RAIL]`, joined by commas. NULL: as the system routes.
     pub tcp_rails: *const c_char,
+    /// NICs over which RDMA moves data, `DEVICE[:PORT][@GID][#RAIL]`, joined by commas. NULL: every one with an active port.
+    pub rdma_rails: *const c_char,
     /// Streams of each transport to a peer, 1 to 32.
     pub streams_per_peer: u32,
     /// Threads that move bytes, 1 to 32.
     pub workers: u32,
     /// Not 0: CRC32 over each slice unless a request says otherwise.
     pub checksum: u32,
+    /// Not 0: leases that are lent over RDMA have keys of their own, and what a peer does outside of them is turned away by the NIC.
+    pub guard_leases: u32,
     /// How often each side says that it lives, milliseconds.
     pub heartbeat_ms: u32,
     /// Silence after which a peer counts as dead, milliseconds.
@@ -49,6 +56,11 @@ pub struct kvrail_config {
     pub notifications_max: u64,
 }
 
+/// What a text names, joined by commas.
+fn listed<T: FromStr>(text: &str) -> Result<Vec<T>, T::Err> {
+    text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::parse).collect()
+}
+
 fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }
@@ -61,9 +73,11 @@ impl Default for kvrail_config {
             transports: KVRAIL_SHM | KVRAIL_TCP,
             listen: std::ptr::null(),
             tcp_rails: std::ptr::null(),
+            rdma_rails: std::ptr::null(),
             streams_per_peer: u32::from(config.streams_per_peer),
             workers: config.workers as u32,
             checksum: u32::from(config.checksum),
+            guard_leases: u32::from(config.guard_leases),
             heartbeat_ms: millis(config.heartbeat),
             peer_timeout_ms: millis(config.peer_timeout),
             connect_timeout_ms: millis(config.connect_timeout),
@@ -100,18 +114,23 @@ impl kvrail_config {
         }
         // SAFETY: the caller's promise.
         if let Some(rails) = unsafe { text(self.tcp_rails, "tcp_rails") }? {
-            let rails = rails.split(',').map(str::trim).filter(|rail| !rail.is_empty()).map(str::parse);
-            config.tcp_rails = rails.collect::<Result<_, _>>().map_err(|e| wrong("tcp_rails", &format!("{e}")))?;
+            config.tcp_rails = listed(rails).map_err(|e| wrong("tcp_rails", &format!("{e}")))?;
         }
-        if self.transports & !(KVRAIL_SHM | KVRAIL_TCP) != 0 {
-            return Err(wrong("transports", "has a bit that is neither KVRAIL_SHM nor KVRAIL_TCP"));
+        // SAFETY: the caller's promise.
+        if let Some(rails) = unsafe { text(self.rdma_rails, "rdma_rails") }? {
+            config.rdma_rails = listed(rails).map_err(|e| wrong("rdma_rails", &format!("{e}")))?;
         }
-        let kinds = [(KVRAIL_SHM, TransportKind::Shm), (KVRAIL_TCP, TransportKind::Tcp)];
+        let kinds =
+            [(KVRAIL_SHM, TransportKind::Shm), (KVRAIL_TCP, TransportKind::Tcp), (KVRAIL_RDMA, TransportKind::Rdma)];
+        if self.transports & !kinds.iter().fold(0, |all, (bit, _)| all | bit) != 0 {
+            return Err(wrong("transports", "has a bit that is none of KVRAIL_SHM, KVRAIL_TCP and KVRAIL_RDMA"));
+        }
         config.transports = kinds.into_iter().filter(|(bit, _)| self.transports & bit != 0).map(|(_, k)| k).collect();
         config.streams_per_peer =
             u8::try_from(self.streams_per_peer).map_err(|_| wrong("streams_per_peer", "must be 1 to 32"))?;
         config.workers = self.workers as usize;
         config.checksum = self.checksum != 0;
+        config.guard_leases = self.guard_leases != 0;
         config.heartbeat = Duration::from_millis(self.heartbeat_ms.into());
         config.peer_timeout = Duration::from_millis(self.peer_timeout_ms.into());
         config.connect_timeout = Duration::from_millis(self.connect_timeout_ms.into());

@@ -41,6 +41,7 @@ fn constants() -> BTreeMap<String, i64> {
         ("KVRAIL_ABI_VERSION", i64::from(KVRAIL_ABI_VERSION)),
         ("KVRAIL_SHM", i64::from(KVRAIL_SHM)),
         ("KVRAIL_TCP", i64::from(KVRAIL_TCP)),
+        ("KVRAIL_RDMA", i64::from(KVRAIL_RDMA)),
         ("KVRAIL_ADDRESS_MAX", KVRAIL_ADDRESS_MAX as i64),
         ("KVRAIL_MEMORY_SHARED", i64::from(KVRAIL_MEMORY_SHARED)),
         ("KVRAIL_MEMORY_HOST", i64::from(KVRAIL_MEMORY_HOST)),
@@ -86,8 +87,8 @@ macro_rules! layout {
 fn every_structure_has_the_same_layout_on_both_sides() {
     let structures = layout! {
         kvrail_config {
-            size, transports, listen, tcp_rails, streams_per_peer, workers, checksum, heartbeat_ms, peer_timeout_ms,
-            connect_timeout_ms, peers_max, leases_max, transfers_max, notifications_max,
+            size, transports, listen, tcp_rails, rdma_rails, streams_per_peer, workers, checksum, guard_leases,
+            heartbeat_ms, peer_timeout_ms, connect_timeout_ms, peers_max, leases_max, transfers_max, notifications_max,
         }
         kvrail_range { offset, len }
         kvrail_strided { offset, len, stride, count, reserved }

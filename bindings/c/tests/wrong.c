@@ -44,7 +44,14 @@ static void settings(void) {
   config.tcp_rails = "10.0.0.1, 10.0.0.2/99";
   EXPECT(kvrail_engine_start(&config, &engine), KVRAIL_E_CONFIG, "the prefix");
   kvrail_config_init(&config);
-  config.transports = 4;
+  config.rdma_rails = "mlx5_0, mlx5_1:x";
+  EXPECT(kvrail_engine_start(&config, &engine), KVRAIL_E_CONFIG, "the port");
+  kvrail_config_init(&config);
+  config.transports = KVRAIL_RDMA;
+  config.rdma_rails = "no-such-nic";
+  EXPECT(kvrail_engine_start(&config, &engine), KVRAIL_E_OS, "RDMA");
+  kvrail_config_init(&config);
+  config.transports = 8;
   EXPECT(kvrail_engine_start(&config, &engine), KVRAIL_E_CONFIG, "setting transports");
   config.transports = 0;
   EXPECT(kvrail_engine_start(&config, &engine), KVRAIL_E_CONFIG, "none is given");

@@ -116,7 +116,7 @@ impl From<&EngineError> for Code {
     fn from(error: &EngineError) -> Self {
         match error {
             EngineError::Config { .. } => Self::Config,
-            EngineError::Os { .. } => Self::Os,
+            EngineError::Os { .. } | EngineError::Rdma(_) => Self::Os,
             _ => Self::Unknown,
         }
     }

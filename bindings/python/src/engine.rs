@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kvrail_bindings::Code;
 use kvrail_transfer::{
     Access, ByteRange, Class, Direction, EngineConfig, LeaseRequest, LeaseTicket, MemoryKind, Op, TenantId,
-    TransferRequest, TransportKind,
+    TransferRequest, TransportKind, active_rdma_rails,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -154,12 +154,18 @@ fn direction(name: &str) -> PyResult<Direction> {
     }
 }
 
+/// The RDMA NICs of this machine with an active port, as `rdma_rails` names them; none where there is no libibverbs.
+#[pyfunction]
+pub fn rdma_nics(py: Python<'_>) -> Vec<String> {
+    py.detach(|| active_rdma_rails().iter().map(ToString::to_string).collect())
+}
+
 #[pymethods]
 impl Engine {
     /// Starts an engine. Times are seconds.
     #[new]
-    #[pyo3(signature = (*, listen=None, transports=None, tcp_rails=None, streams_per_peer=None, workers=None, checksum=None,
-        heartbeat=None, peer_timeout=None, connect_timeout=None, peers_max=None, leases_max=None, transfers_max=None,
+    #[pyo3(signature = (*, listen=None, transports=None, tcp_rails=None, rdma_rails=None, streams_per_peer=None, workers=None,
+        checksum=None, guard_leases=None, heartbeat=None, peer_timeout=None, connect_timeout=None, peers_max=None, leases_max=None, transfers_max=None,
         notifications_max=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -167,9 +173,11 @@ impl Engine {
         listen: Option<&str>,
         transports: Option<Vec<String>>,
         tcp_rails: Option<Vec<String>>,
+        rdma_rails: Option<Vec<String>>,
         streams_per_peer: Option<u8>,
         workers: Option<usize>,
         checksum: Option<bool>,
+        guard_leases: Option<bool>,
         heartbeat: Option<f64>,
         peer_timeout: Option<f64>,
         connect_timeout: Option<f64>,
@@ -189,11 +197,14 @@ impl Engine {
         for text in tcp_rails.into_iter().flatten() {
             config.tcp_rails.push(text.parse().map_err(|e| wrong("tcp_rails", format!("{e}")))?);
         }
+        for text in rdma_rails.into_iter().flatten() {
+            config.rdma_rails.push(text.parse().map_err(|e| wrong("rdma_rails", format!("{e}")))?);
+        }
         let duration = |name, value: Option<f64>| value.map(|value| seconds(name, value)).transpose();
         let heartbeat = duration("heartbeat", heartbeat)?;
         let peer_timeout = duration("peer_timeout", peer_timeout)?;
         let connect_timeout = duration("connect_timeout", connect_timeout)?;
-        settings!(config, streams_per_peer, workers, checksum, heartbeat, peer_timeout, connect_timeout);
+        settings!(config, streams_per_peer, workers, checksum, guard_leases, heartbeat, peer_timeout, connect_timeout);
         settings!(config, peers_max, leases_max, transfers_max, notifications_max);
         kvrail_transfer::Engine::start(config).raise(py).map(Self)
     }

@@ -37,7 +37,7 @@ mod _native {
     #[pymodule_export]
     use crate::addresses::{Buffers, group};
     #[pymodule_export]
-    use crate::engine::{Engine, Notification, Peer, Prepared};
+    use crate::engine::{Engine, Notification, Peer, Prepared, rdma_nics};
     #[pymodule_export]
     use crate::lease::{Lease, Ticket};
     #[pymodule_export]

@@ -125,6 +125,7 @@ def test_what_makes_no_sense_is_refused_by_name(pair):
         ("transports", lambda: kvrail.Engine(transports=["pigeon"])),
         ("heartbeat", lambda: kvrail.Engine(heartbeat=-1.0)),
         ("tcp_rails", lambda: kvrail.Engine(tcp_rails=["10.0.0.1/99"])),
+        ("rdma_rails", lambda: kvrail.Engine(rdma_rails=["mlx5_0:x"])),
         ("passes the end", lambda: owner.grant(pool, [(0, 4097)])),
         ("access", lambda: owner.grant(pool, access="own")),
         ("address", lambda: owner.connect("localhost")),

@@ -16,6 +16,7 @@ import pytest
 
 import kvrail
 from conftest import LONG, pattern
+from kvrail.compat import mooncake
 from kvrail.compat._batch import Batch
 from kvrail.compat.mooncake import TransferEngine, TransferNotify, TransferOpcode
 
@@ -278,6 +279,16 @@ def test_managed_buffers_go_through_shared_memory(decode):
     assert engine.read_bytes_from_buffer(address, 3) == b"\7\7\7"
     assert engine._engine.stats()["fallbacks"]["private_memory"] == 0
     assert engine.free_managed_buffer(address, PAGE) == 0
+
+
+def test_rdma_goes_over_the_nics_that_are_named_and_there(monkeypatch, caplog):
+    monkeypatch.setattr(mooncake, "rdma_nics", lambda: ["mlx5_0:1", "mlx5_1:1", "mlx5_1:2"])
+    chosen = lambda names: mooncake._rails("rdma", names).get("rdma_rails")
+    assert chosen("") == ["mlx5_0:1", "mlx5_1:1", "mlx5_1:2"]
+    assert chosen("mlx5_1") == ["mlx5_1:1", "mlx5_1:2"] and not caplog.records
+    assert chosen(" mlx5_0 , mlx5_9") == ["mlx5_0:1"] and "mlx5_9" in caplog.text
+    assert mooncake._rails("rdma", "mlx5_9") == {} and "TCP is used" in caplog.text
+    assert mooncake._rails("tcp", "") == {}
 
 
 def test_signatures_are_mooncakes():

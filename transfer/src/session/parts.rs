@@ -118,5 +118,5 @@ pub(super) fn take_borrow(r: &mut Reader<'_>) -> Result<Borrow, DecodeError> {
 
 pub(super) fn take_keys(r: &mut Reader<'_>) -> Result<Vec<Key>, DecodeError> {
     // The list ends with the body, or this does, by its error.
-    (0..r.u16()?).map(|_| Ok(Key { offset: r.u64()?, len: r.u64()?, key: r.u32()? })).collect()
+    (0..r.u16()?).map(|_| Ok(Key { offset: r.u64()?, len: r.u64()?, key: r.u32()?, address: r.u64()? })).collect()
 }

@@ -390,10 +390,11 @@ impl Message {
                 w.u64(*lease);
                 w.u8(*status);
                 w.u16(keys.len() as u16);
-                for Key { offset, len, key } in keys {
+                for Key { offset, len, key, address } in keys {
                     w.u64(*offset);
                     w.u64(*len);
                     w.u32(*key);
+                    w.u64(*address);
                 }
             }
             Self::Numbered { number, heard, body } => {
@@ -598,7 +599,10 @@ mod tests {
             Message::Lent {
                 lease: 2,
                 status: 0,
-                keys: vec![Key { offset: 0, len: 9, key: 7 }, Key { offset: 9, len: 1, key: 8 }],
+                keys: vec![
+                    Key { offset: 0, len: 9, key: 7, address: 3 },
+                    Key { offset: 9, len: 1, key: 8, address: 1 << 60 },
+                ],
             },
             Message::Lent { lease: 2, status: 1, keys: Vec::new() },
             Message::Port { kind: TransportKind::Rdma, index: STREAMS_MAX - 1, port: PortId(PORTS - 1) },

@@ -22,6 +22,7 @@ from ._native import (
     Transfer,
     __version__,
     op_status_name,
+    rdma_nics,
 )
 from .errors import (
     Cancelled,
@@ -65,4 +66,5 @@ __all__ = [
     "TransferError",
     "__version__",
     "op_status_name",
+    "rdma_nics",
 ]

@@ -173,9 +173,11 @@ class Engine:
         listen: Optional[str] = None,
         transports: Optional[Sequence[str]] = None,
         tcp_rails: Optional[Sequence[str]] = None,
+        rdma_rails: Optional[Sequence[str]] = None,
         streams_per_peer: Optional[int] = None,
         workers: Optional[int] = None,
         checksum: Optional[bool] = None,
+        guard_leases: Optional[bool] = None,
         heartbeat: Optional[float] = None,
         peer_timeout: Optional[float] = None,
         connect_timeout: Optional[float] = None,
@@ -268,3 +270,5 @@ def dlpack(capsule: Any) -> Tuple[int, int, int, bool]:
 
 def status_names() -> List[Tuple[int, str]]: ...
 def op_status_name(status: int) -> Optional[str]: ...
+def rdma_nics() -> List[str]:
+    """The RDMA NICs of this machine with an active port, as `rdma_rails` names them; none where there is no libibverbs."""

@@ -118,7 +118,7 @@ impl Loans {
 mod tests {
     use super::*;
 
-    const KEYS: [Key; 1] = [Key { offset: 0, len: 100, key: 7 }];
+    const KEYS: [Key; 1] = [Key { offset: 0, len: 100, key: 7, address: 0 }];
 
     #[test]
     fn a_lease_is_asked_for_once_and_goes_back_when_the_last_request_has_ended() {

@@ -74,14 +74,17 @@ pub(crate) struct Key {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) key: u32,
+    /// Where the NIC sees its beginning.
+    pub(crate) address: u64,
 }
 
 impl Key {
-    /// The one of these, by offset, that opens `[offset, offset + len)`.
-    pub(crate) fn of(keys: &[Self], offset: u64, len: u64) -> Option<u32> {
+    /// What opens `[offset, offset + len)` of these, by offset, and where the NIC sees that. A peer may have said any address: the NIC judges it.
+    pub(crate) fn of(keys: &[Self], offset: u64, len: u64) -> Option<(u32, u64)> {
         let place = keys.partition_point(|key| key.offset <= offset).checked_sub(1)?;
-        let Self { offset: start, len: length, key } = keys[place];
-        (len <= length && offset - start <= length - len).then_some(key)
+        let Self { offset: start, len: length, key, address } = keys[place];
+        let within = offset - start;
+        (len <= length && within <= length - len).then_some((key, address.wrapping_add(within)))
     }
 }
 

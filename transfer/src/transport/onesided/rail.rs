@@ -33,7 +33,7 @@ const SLICES_WANTED: usize = 8;
 const MESSAGES: usize = 64;
 
 /// Keys of a lease, at most: what a message holds.
-const KEYS_MAX: usize = 400;
+const KEYS_MAX: usize = 280;
 /// Key of the socket in the rail's poller; a device uses others.
 const SOCKET: u64 = 0;
 

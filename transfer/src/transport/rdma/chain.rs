@@ -8,14 +8,14 @@ use crate::transport::onesided::Key;
 /// One work request: a stretch of the far side, and where its bytes are on ours, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Work {
-    /// Offset in the peer's region.
+    /// Where the peer's NIC sees it.
     pub(super) remote: u64,
     pub(super) rkey: u32,
     /// How many of the segments are its own.
     pub(super) segments: usize,
 }
 
-/// Cuts a slice into work requests, at most one a piece. Both sides' memory is registered to be addressed by offset in its region.
+/// Cuts a slice into work requests, at most one a piece.
 /// Segments go into `segments`, requests into `works`. `None`: a piece lies in a part that there is no key for.
 pub(super) fn build(
     pieces: &[Piece],
@@ -28,14 +28,15 @@ pub(super) fn build(
     works.clear();
     let mut end = None;
     for piece in pieces {
-        let (lkey, rkey) = (Key::of(local, piece.local, piece.len)?, Key::of(remote, piece.remote, piece.len)?);
-        segments.push(Segment { address: piece.local, bytes: u32::try_from(piece.len).ok()?, lkey });
+        let (lkey, address) = Key::of(local, piece.local, piece.len)?;
+        let (rkey, far) = Key::of(remote, piece.remote, piece.len)?;
+        segments.push(Segment { address, bytes: u32::try_from(piece.len).ok()?, lkey });
         match works.last_mut() {
             // A part begins a request of its own: its key is another.
             Some(last) if end == Some(piece.remote) && last.rkey == rkey && last.segments < segments_max => {
                 last.segments += 1;
             }
-            _ => works.push(Work { remote: piece.remote, rkey, segments: 1 }),
+            _ => works.push(Work { remote: far, rkey, segments: 1 }),
         }
         end = Some(piece.remote + piece.len);
     }
@@ -51,16 +52,16 @@ mod tests {
     }
 
     fn cut(pieces: &[Piece], segments_max: usize) -> Option<Vec<(u64, u32, usize)>> {
-        let part = |n: u64, key| Key { offset: n * 1000, len: 1000, key };
-        let (local, remote) = ([part(0, 1), part(1, 2)], [part(0, 11), part(1, 12)]);
+        let part = |n: u64, key, shift| Key { offset: n * 1000, len: 1000, key, address: n * 1000 + shift };
+        let (local, remote) = ([part(0, 1, 16), part(1, 2, 16)], [part(0, 11, 7), part(1, 12, 7)]);
         let (mut segments, mut works) = (Vec::new(), Vec::new());
         build(pieces, (&local, &remote), segments_max, &mut segments, &mut works)?;
         assert_eq!(segments.len(), pieces.len());
         for (segment, piece) in segments.iter().zip(pieces) {
             let lkey = if piece.local < 1000 { 1 } else { 2 };
-            assert_eq!(*segment, Segment { address: piece.local, bytes: piece.len as u32, lkey });
+            assert_eq!(*segment, Segment { address: piece.local + 16, bytes: piece.len as u32, lkey });
         }
-        Some(works.into_iter().map(|work| (work.remote, work.rkey, work.segments)).collect())
+        Some(works.into_iter().map(|work| (work.remote - 7, work.rkey, work.segments)).collect())
     }
 
     #[test]

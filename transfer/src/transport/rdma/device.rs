@@ -15,6 +15,7 @@ use crate::transport::RailError;
 use crate::transport::onesided::{Device, Key, Reach, Request, Side, Work};
 use crate::transport::rdma::address::Address;
 use crate::transport::rdma::clerk::{Note, Order, What, causes};
+use crate::transport::rdma::memory::seen_at;
 use crate::transport::rdma::pair::{Queue, Requester, Responder};
 use crate::transport::rdma::{CHUNK_BYTES, Clerk, Nic};
 use crate::transport::sys::{Poller, Waker};
@@ -194,7 +195,7 @@ impl Device for RdmaDevice {
                     continue;
                 }
                 if let Some(key) = region.registrations().key(&self.nic, chunk, side) {
-                    keys.insert(place, Key { offset, len: CHUNK_BYTES, key });
+                    keys.insert(place, Key { offset, len: CHUNK_BYTES, key, address: seen_at(region, offset) });
                     continue;
                 }
                 let part = (region.id(), chunk);

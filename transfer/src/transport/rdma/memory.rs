@@ -26,6 +26,7 @@ struct Guard {
     nic: u64,
     range: ByteRange,
     region: MemoryRegion,
+    address: u64,
 }
 
 /// What NICs have registered of one region, by NIC and part.
@@ -53,8 +54,12 @@ impl Registrations {
     pub(super) fn guard(&self, nic: &Nic, lease: &LeaseState) -> Option<Vec<Key>> {
         let guards = self.guards.lock();
         let own = guards.get(&lease.key)?.iter().filter(|guard| guard.nic == nic.id);
-        let keys =
-            own.map(|Guard { range, region, .. }| Key { offset: range.offset, len: range.len, key: region.rkey() });
+        let keys = own.map(|Guard { range, region, address, .. }| Key {
+            offset: range.offset,
+            len: range.len,
+            key: region.rkey(),
+            address: *address,
+        });
         Some(keys.collect::<Vec<_>>()).filter(|keys| !keys.is_empty())
     }
 
@@ -123,7 +128,7 @@ pub(super) fn guard(region: &Region, nic: &Nic, lease: &LeaseState) -> Result<()
     let mut guards = Vec::new();
     for range in stretches(&lease.ranges, GUARDS_MAX, CHUNK_BYTES) {
         let registered = register_range(region, nic, (range.offset, range.len), access)?;
-        guards.push(Guard { nic: nic.id, range, region: registered });
+        guards.push(Guard { nic: nic.id, range, region: registered, address: seen_at(region, range.offset) });
     }
     made.guards.lock().entry(lease.key).or_default().extend(guards);
     Ok(())
@@ -147,6 +152,13 @@ pub(super) fn register(region: &Region, nic: &Nic, chunk: u32) -> Result<(), Reg
     Ok(())
 }
 
+/// Where NICs see an offset of a region. Nothing but the page's own offset is added: a NIC's page and the memory's begin together, which
+/// the kernel demands, and memory that somebody else allocated begins anywhere.
+pub(super) fn seen_at(region: &Region, offset: u64) -> u64 {
+    let base = region.at(0, 0).map_or(0, |base| base.addr());
+    offset + (base % rustix::param::page_size()) as u64
+}
+
 /// Registers a range (start and bytes) of a region, to be kept with the region.
 fn register_range(
     region: &Region,
@@ -163,5 +175,5 @@ fn register_range(
     let place = region.at(start, bytes).and_then(NonNull::new).ok_or_else(outside)?;
     // SAFETY: the registration is kept in the region itself and is dropped before the mapping is. The engine relies on no byte of
     // a region: they are shared with the outside, and contents are moved by raw copies alone (see `memory`).
-    Ok(unsafe { nic.domain.register_at(place, bytes as usize, start, access) }?)
+    Ok(unsafe { nic.domain.register_at(place, bytes as usize, seen_at(region, start), access) }?)
 }

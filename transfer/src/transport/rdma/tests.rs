@@ -99,11 +99,12 @@ impl<D: Device> Bench<D> {
             offset: 0,
             len: LEN as u64,
             key: self.source.registrations().key(&self.nic, 0, Side::Local).unwrap(),
+            address: 0,
         };
         let pieces = vec![Piece { local: 0, remote: offset, len }];
         let job = Job { region: self.source.clone(), generation: 2, lease: 0, key: 0, checksum: false };
         let request = Request { id: 1, job: Arc::new(job), direction: Direction::Write, pieces, bytes: len };
-        let remote = Key { offset: 0, len: u64::MAX, key };
+        let remote = Key { offset: 0, len: u64::MAX, key, address: 0 };
         self.requester.post(&Arc::new(request), &[local], &[remote]).unwrap();
     }
 

@@ -66,7 +66,12 @@ impl Device for SimDevice {
         if region.device_memory().is_some() {
             return Reach::Never;
         }
-        Reach::Now(vec![Key { offset: 0, len: region.len() as u64, key: self.nic.fabric().register(region) }])
+        Reach::Now(vec![Key {
+            offset: 0,
+            len: region.len() as u64,
+            key: self.nic.fabric().register(region),
+            address: 0,
+        }])
     }
 
     fn requester(&mut self) -> Result<Vec<u8>, RailError> {

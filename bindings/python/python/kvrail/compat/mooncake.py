@@ -18,8 +18,9 @@ What this gives up, next to kvrail's own face:
 What it does not give up: `unregister_memory` returns 0 when no peer and no transfer touches the memory any more; a peer that
 comes back is connected to again; a refused batch has moved nothing late.
 
-Not there: GPU memory, `*_on_cuda`, `get_local_topology`, `get_engine`, `warmup_efa_segment`, and transfers to oneself. RDMA may be asked for and is not
-used; the log says so.
+Not there: GPU memory, `*_on_cuda`, `get_local_topology`, `get_engine`, `warmup_efa_segment`, and transfers to oneself. Protocol `rdma` moves over
+the NICs that `device_name` names, joined by commas (`mlx5_0,mlx5_1`), or all with an active port where it is empty; peers that have none are reached
+over TCP. Where this machine has none of them the log says so, and TCP is used.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from .._native import Buffers, Engine, Lease, Ops, Peer, Region, Transfer, group
+from .._native import Buffers, Engine, Lease, Ops, Peer, Region, Transfer, group, rdma_nics
 from ..errors import Error, PeerLost, Stale
 from ._batch import QUIESCE_MAX, Batch
 from ._directory import Directory, Entry, Segment, join, look_up, split
@@ -89,6 +90,24 @@ class _Remote(NamedTuple):
     peer: Peer
 
 
+def _rails(protocol: str, device_name: str) -> Dict[str, Any]:
+    """Settings of the engine that the protocol and the names of devices ask for."""
+    names = {name.strip() for name in device_name.split(",") if name.strip()}
+    if protocol != "rdma":
+        if names:
+            _log.warning("devices %r are not used: TCP goes as the system routes, or over tcp_rails", device_name)
+        return {}
+    there = rdma_nics()
+    rails = [rail for rail in there if not names or rail.split(":")[0] in names]
+    missing = names - {rail.split(":")[0] for rail in rails}
+    if missing:
+        _log.warning("no active RDMA NIC %s here, there is %s", ", ".join(sorted(missing)), ", ".join(there) or "none")
+    if not rails:
+        _log.warning("rdma was asked for and there is no NIC for it: TCP is used")
+        return {}
+    return {"transports": ["shm", "rdma", "tcp"], "rdma_rails": rails}
+
+
 class TransferEngine:
     """Mooncake's class. Keyword arguments are settings of `kvrail.Engine`, `tcp_rails` say."""
 
@@ -129,15 +148,12 @@ class TransferEngine:
         if protocol not in ("tcp", "rdma"):
             _log.error("protocol %r is neither tcp nor rdma", protocol)
             return -1
-        if protocol == "rdma":
-            _log.warning("rdma was asked for; kvrail moves over TCP, and over shared memory what it has allocated")
-        if device_name:
-            _log.warning("devices %r are not used: TCP goes as the system routes, or over tcp_rails", device_name)
+        settings = {**_rails(protocol, device_name), **self._settings}
         try:
             self._timeout = max(_TIMEOUT_MIN, float(os.environ.get(_TIMEOUT_VARIABLE, _TIMEOUT_DEFAULT)))
             host = _host(local_hostname)
             ip = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][4][0]
-            engine = Engine(listen=join(str(ip), 0), **self._settings)
+            engine = Engine(listen=join(str(ip), 0), **settings)
             self._directory = Directory(host, split(engine.address)[1], self._entries)
             self._engine = engine
         except (Error, OSError, ValueError) as error:
