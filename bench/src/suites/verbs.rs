@@ -22,6 +22,7 @@ fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
     for rails in links {
         tests(&Guest::new(setting, 2, *rails), &engine, "conformance", &["rdma::"], &[], findings)?;
     }
+    microbenchmark(setting, findings)?;
     if setting.tier == Tier::Full {
         let guards = [("KVRAIL_TEST_GUARDS", "1")];
         tests(&Guest::new(setting, 2, 2), &engine, "conformance", &["rdma::"], &guards, findings)?;
@@ -31,6 +32,18 @@ fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
         }
         abi::check(setting, findings)?;
     }
+    Ok(())
+}
+
+/// `kvrail bench transfer` between two processes over all NICs that there are, every byte looked at when its receiver is told.
+fn microbenchmark(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
+    let binary = setting.binary.to_str().ok_or("the binary's path is no text")?;
+    let flags = "bench transfer --transports rdma --block 64K,1M --batch 4 --count 20 --pool 16M --verify";
+    let command: Vec<&str> = std::iter::once(binary).chain(flags.split(' ')).collect();
+    let said = Guest::new(setting, 2, 2).run(&command, &[])?;
+    let proof = said.text.lines().find(|line| line.contains("blocks looked at")).unwrap_or_default();
+    findings.figure("kvrail bench transfer over rdma", proof);
+    findings.check(said.ok && proof.contains("none wrong"), format!("kvrail {flags}: {}", said.text));
     Ok(())
 }
 

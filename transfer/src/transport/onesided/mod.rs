@@ -135,12 +135,17 @@ pub(crate) trait Device: Send {
     /// Makes the responder to a peer's requester, in place of the one before; its address.
     fn responder(&mut self, far: &[u8]) -> Result<Vec<u8>, RailError>;
 
-    /// Posts a request with one doorbell.
+    /// Takes a request, which goes on its way at the next [`Self::ring`] at the latest.
     fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key], now: Instant) -> Result<(), RailError>;
 
-    /// Posts a request without bytes, whose word the peer's device hears when everything before it is visible there. Its completion is
+    /// Takes a request without bytes, whose word the peer's device hears when everything before it is visible there. Its completion is
     /// that of [`VOUCH`].
     fn vouch(&mut self, word: u32, now: Instant) -> Result<(), RailError>;
+
+    /// One doorbell for what was taken since the last.
+    fn ring(&mut self) -> Result<(), RailError> {
+        Ok(())
+    }
 
     /// The latest word of the peer's, if there was one since the last call.
     fn vouched(&mut self) -> Option<u32>;

@@ -353,6 +353,7 @@ impl<D: Device> OneSided<D> {
         {
             self.device.vouch(word, now)?;
         }
+        self.device.ring()?;
         if self.sender == Sender::Idle && (!self.waiting.is_empty() || self.vouch.is_wanted()) {
             let address = self.device.requester()?;
             self.sender = Sender::Asking;

@@ -243,14 +243,22 @@ impl Device for RdmaDevice {
     }
 
     fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key], _: Instant) -> Result<(), RailError> {
+        if self.requester.as_ref().is_some_and(|requester| !requester.has_room(request)) {
+            self.ring()?;
+        }
         match &mut self.requester {
             Some(requester) => {
                 count(&self.counters.work_requests, requester.post(request, local, remote)? as u64);
-                count(&self.counters.doorbells, 1);
                 Ok(())
             }
             None => Err(RailError::Protocol("a slice before its queue pair")),
         }
+    }
+
+    fn ring(&mut self) -> Result<(), RailError> {
+        let rang = self.requester.as_mut().map_or(Ok(false), Requester::ring)?;
+        count(&self.counters.doorbells, u64::from(rang));
+        Ok(())
     }
 
     fn vouch(&mut self, word: u32, _: Instant) -> Result<(), RailError> {

@@ -8,11 +8,11 @@ use kvrail_verbs::{
 };
 
 use crate::plan::Direction;
-use crate::transport::RailError;
 use crate::transport::onesided::rail::DEPTH;
 use crate::transport::onesided::{Key, Request, VOUCH, Work, WorkStatus};
 use crate::transport::rdma::address::Address;
 use crate::transport::rdma::{Nic, chain};
+use crate::transport::{PIECES_MAX, RailError};
 
 /// Entries of a gather list, where the device has as many.
 const SEGMENTS_MAX: u32 = 16;
@@ -111,7 +111,10 @@ pub(super) struct Requester {
     pub(super) queue: Queue,
     near: Address,
     gid_index: u32,
+    /// Taken, and not rung for.
     chain: SendChain,
+    /// Pieces of what is in it.
+    pieces: usize,
     segments: Vec<Segment>,
     works: Vec<chain::Work>,
     segments_max: usize,
@@ -136,7 +139,9 @@ impl Requester {
             queue,
             near,
             gid_index,
-            chain: SendChain::with_capacity(crate::transport::PIECES_MAX, crate::transport::PIECES_MAX, 0),
+            // One more, as above.
+            chain: SendChain::with_capacity(PIECES_MAX + 1, PIECES_MAX, 0),
+            pieces: 0,
             segments: Vec::new(),
             works: Vec::new(),
             segments_max: segments as usize,
@@ -160,12 +165,16 @@ impl Requester {
         })?)
     }
 
-    /// Posts a slice: one chain, one doorbell, one completion. Says how many work requests that was.
+    /// Whether there is room for a slice without ringing first.
+    pub(super) fn has_room(&self, request: &Request) -> bool {
+        self.pieces + request.pieces.len() <= PIECES_MAX
+    }
+
+    /// Takes a slice, which is one completion. Says how many work requests that was.
     pub(super) fn post(&mut self, request: &Arc<Request>, local: &[Key], remote: &[Key]) -> Result<usize, RailError> {
         let (segments, works) = (&mut self.segments, &mut self.works);
         chain::build(&request.pieces, (local, remote), self.segments_max, segments, works)
             .ok_or(RailError::Protocol("a lease without the keys of all its parts"))?;
-        self.chain.clear();
         let mut first = 0;
         for work in works.iter() {
             let remote = Remote { address: work.remote, rkey: work.rkey };
@@ -179,18 +188,27 @@ impl Requester {
             pushed.map_err(|_| RailError::Protocol("a slice of more pieces than agreed"))?;
         }
         self.chain.signal_last();
-        self.pair.post_send(&mut self.chain).map_err(|error| RailError::Nic(error.to_string()))?;
+        self.pieces += request.pieces.len();
         self.outstanding += 1;
         Ok(works.len())
     }
 
-    /// Posts a request without bytes, whose word completes one of the peer's receives.
-    pub(super) fn vouch(&mut self, word: u32) -> Result<(), RailError> {
+    /// Posts what was taken with one doorbell. False: there was nothing.
+    pub(super) fn ring(&mut self) -> Result<bool, RailError> {
+        if self.chain.is_empty() {
+            return Ok(false);
+        }
+        self.pair.post_send(&mut self.chain).map_err(|error| RailError::Nic(error.to_string()))?;
         self.chain.clear();
+        self.pieces = 0;
+        Ok(true)
+    }
+
+    /// Takes a request without bytes, whose word completes one of the peer's receives.
+    pub(super) fn vouch(&mut self, word: u32) -> Result<(), RailError> {
         let nowhere = Remote { address: 0, rkey: 0 };
         let pushed = self.chain.push(VOUCH, Operation::WriteImmediate(nowhere, word), Data::NONE, Flags::SIGNALED);
         pushed.map_err(|_| RailError::Protocol("a chain without room"))?;
-        self.pair.post_send(&mut self.chain).map_err(|error| RailError::Nic(error.to_string()))?;
         self.outstanding += 1;
         Ok(())
     }

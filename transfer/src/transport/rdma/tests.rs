@@ -106,6 +106,7 @@ impl<D: Device> Bench<D> {
         let request = Request { id: 1, job: Arc::new(job), direction: Direction::Write, pieces, bytes: len };
         let remote = Key { offset: 0, len: u64::MAX, key, address: 0 };
         self.requester.post(&Arc::new(request), &[local], &[remote]).unwrap();
+        self.requester.ring().unwrap();
     }
 
     /// Sleeps in the rail's own poller as a worker does, until the rail ends.
