@@ -75,7 +75,8 @@ pub async fn run(setting: &Setting) -> Findings {
 }
 
 fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
-    let built = guest::build(setting, "kvrail-transfer", &[])?;
+    // What is measured is a release build.
+    let built = guest::build(setting, "kvrail-transfer", &["--release"])?;
     match Switch::new(SENDERS + 1, RATE) {
         Ok(switch) => over_tcp(setting, &built, &switch, findings)?,
         Err(why) => {

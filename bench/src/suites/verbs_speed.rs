@@ -13,7 +13,7 @@ pub async fn run(setting: &Setting) -> Findings {
 }
 
 fn check(setting: &Setting, findings: &mut Findings) -> Result<(), String> {
-    let engine = guest::build(setting, "kvrail-transfer", &[])?;
+    let engine = guest::build(setting, "kvrail-transfer", &["--release"])?;
     let guest = Guest::new(setting, 2, 1);
     let said = guest.tests(path(&engine, "verbs_speed")?, &[], &[])?;
     said.figures().for_each(|(name, value)| findings.figure(name, value));
