@@ -16,10 +16,12 @@ mod serve;
 mod staged;
 mod tx;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
+
+use foldhash::HashMap;
 
 use crate::integrity::Crc;
 use crate::plan::{Completion, Direction, Piece, SliceId};
